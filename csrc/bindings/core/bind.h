@@ -1,0 +1,13 @@
+// The parts of the Python module `_core`. Each has its own file in this folder and one line in
+// module.cpp.
+
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace shardwright {
+
+// Build facts (`build_info`) and the error probe used by the tests (`raise_error`).
+void bindBase(pybind11::module_& module);
+
+}  // namespace shardwright

@@ -1,0 +1,12 @@
+// Python module shardwright._core: the planner.
+
+#include <pybind11/pybind11.h>
+
+#include "bindings/core/bind.h"
+#include "bindings/error_translation.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "Planner of shardwright: rules, costs, search, plans.";
+  shardwright::registerErrorTranslation();
+  shardwright::bindBase(module);
+}

@@ -1,0 +1,38 @@
+// Turns shardwright::Error into the Python class of its kind. Both modules use it; it knows
+// pybind11 but no torch.
+
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <exception>
+#include <string>
+
+#include "base/error.h"
+
+namespace shardwright {
+
+// Makes every shardwright::Error that leaves a bound function of this module arrive in Python as
+// the class of shardwright.errors named by its kind, with code, summary, values, where and advice
+// set.
+inline void registerErrorTranslation() {
+  pybind11::register_local_exception_translator([](std::exception_ptr pending) {
+    try {
+      if (pending) {
+        std::rethrow_exception(pending);
+      }
+    } catch (const Error& error) {
+      using pybind11::literals::operator""_a;
+      const std::string kind_name(errorKindName(error.kind()));
+      const pybind11::object type =
+          pybind11::module_::import("shardwright.errors").attr(kind_name.c_str());
+      const pybind11::object instance =
+          type(error.summary(), "code"_a = error.code(), "values"_a = error.details().values,
+               "where"_a = error.details().where, "advice"_a = error.details().advice);
+      PyErr_SetObject(type.ptr(), instance.ptr());
+    }
+  });
+}
+
+}  // namespace shardwright

@@ -1,0 +1,14 @@
+// The parts of the Python module `_runtime`. Each has its own file in this folder and one line in
+// module.cpp. Operators are not bound here: they are registered with TORCH_LIBRARY(shardwright,
+// ...) in csrc/runtime.
+
+#pragma once
+
+#include <torch/extension.h>
+
+namespace shardwright {
+
+// Build facts: `build_info`.
+void bindBuildInfo(pybind11::module_& module);
+
+}  // namespace shardwright

@@ -1,0 +1,33 @@
+"""shardwright: automatic parallelization of a PyTorch training step."""
+
+from shardwright.errors import (
+    CaptureError,
+    ClusterError,
+    CollectiveError,
+    ConfigError,
+    InfeasibleError,
+    InternalError,
+    PlanError,
+    ProblemError,
+    RankMismatchError,
+    RuleError,
+    ShardwrightError,
+    SolverError,
+)
+from shardwright.version import __version__
+
+__all__ = [
+    "CaptureError",
+    "ClusterError",
+    "CollectiveError",
+    "ConfigError",
+    "InfeasibleError",
+    "InternalError",
+    "PlanError",
+    "ProblemError",
+    "RankMismatchError",
+    "RuleError",
+    "ShardwrightError",
+    "SolverError",
+    "__version__",
+]
