@@ -5,6 +5,7 @@
 SHARDWRIGHT_VENV ?=
 PYTHON ?= python3
 TORCH_SPEC ?= torch==2.13.0
+CUDA_TORCH_SPEC ?= torch==2.14.1
 BUILD_DIR ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
@@ -25,7 +26,7 @@ CLANG_FORMAT = $(shell PATH="$(BIN):$$PATH" command -v clang-format)
 # The package is used in place; one thread per process, for the tests start several.
 RUN := PYTHONPATH="$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH}" OMP_NUM_THREADS=1
 
-.PHONY: help build demo test test-all test-cpp test-python lint format tidy clean
+.PHONY: help build build-cuda demo test test-all test-cpp test-python lint format tidy clean
 .DELETE_ON_ERROR:
 
 help:
@@ -65,6 +66,12 @@ $(BUILD_DIR)/build.ninja: $(DEPENDENCIES) CMakeLists.txt $(wildcard cmake/*)
 # Ninja knows what is out of date; it always gets asked.
 build: $(BUILD_DIR)/build.ninja
 	PATH="$(BIN):$$PATH" cmake --build "$(BUILD_DIR)" -j $(JOBS)
+
+# Compiles the CUDA sources against a CUDA build of torch, beside the ordinary build; needs nvcc, no GPU.
+build-cuda:
+	$(MAKE) build SHARDWRIGHT_VENV= VENV="$(CURDIR)/.venv-cuda" TORCH_SPEC="$(CUDA_TORCH_SPEC)" \
+	  BUILD_DIR=build-cuda \
+	  CMAKE_ARGS="-DSHARDWRIGHT_CUDA=on -DSHARDWRIGHT_BUILD_TESTS=OFF -DSHARDWRIGHT_MODULE_DIR=$(CURDIR)/build-cuda/modules"
 
 demo: build
 	$(RUN) $(PY) examples/demo.py
