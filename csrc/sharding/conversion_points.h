@@ -1,0 +1,55 @@
+// Where a value is held in a spec of its own choosing for several consumers: the one definition that
+// the search, the emission and the certificate go by.
+#pragma once
+
+#include <vector>
+
+#include "graph/graph.h"
+#include "sharding/sharded_graph.h"
+
+namespace shardwright {
+
+// One reader of a root value: operand `operand` of the non-view node `node`, through any views, or
+// result `result` (index into Graph::outputs()) when it is >= 0.
+struct ValueUse {
+  NodeId node;
+  int operand = 0;
+  int result = -1;
+
+  bool isResult() const { return result >= 0; }
+};
+
+// A place where a value is held in a spec for several uses, so that its conversion is priced once,
+// emitted once, and occupies memory from its making to its last use.
+//
+// Values (roots, with the uses of all their views) with two or more uses, and op outputs whose one
+// use lies in a later phase, have one point per group of uses: group 0 has the uses of the first
+// phase that uses the value, group 1 those of all later phases. Group 1 takes either the value
+// itself again ("gather again in backward") or the conversion of group 0 when it has the same spec
+// ("keep it"). All other uses convert privately, right before their node.
+//
+// Conversions of group 0 are made right after the value's op, those of graph inputs right before
+// their first use; conversions of group 1 that are not kept right before their first use.
+//
+// Example: h = gelu(x) read by mm (forward), mm and gelu_backward (backward) has two points:
+// {h, 0, {mm}} and {h, 1, {mm, gelu_backward}}.
+struct ConversionPoint {
+  ValueRef value;                // the root
+  int group = 0;
+  Phase phase = Phase::kForward;  // of the group's first use: its price has that phase's weight
+  std::vector<ValueUse> uses;    // in execution order, results last
+};
+
+// Uses of every root value, [node][output]; views have none (theirs are their root's), and results
+// come last. In-place uses (the user's output lives in the value's buffer, ShardingRule::aliases)
+// are listed apart: they read the value's own buffer in its own spec, never a conversion.
+struct ValueUses {
+  std::vector<ValueUse> converting;
+  std::vector<ValueUse> in_place;
+};
+std::vector<std::vector<ValueUses>> valueUses(const ShardedGraph& graph);
+
+// All points, ordered by value, then group.
+std::vector<ConversionPoint> conversionPoints(const ShardedGraph& graph);
+
+}  // namespace shardwright
