@@ -6,9 +6,20 @@
 namespace shardwright {
 namespace {
 
-// Results are read when the step is over.
+// A write-back belongs to the phase that makes the new value, a returned value to the last one.
 Phase phaseOf(const Graph& graph, const ValueUse& use) {
-  return use.isResult() ? Phase::kUpdate : graph.node(use.node).phase;
+  if (!use.isResult()) {
+    return graph.node(use.node).phase;
+  }
+  const GraphOutput& result = graph.outputs()[static_cast<std::size_t>(use.result)];
+  return result.updates ? graph.node(result.value.node).phase : Phase::kUpdate;
+}
+
+bool readsEarlier(const ValueUse& a, const ValueUse& b) {
+  if (a.node.isValid() != b.node.isValid()) {
+    return a.node.isValid();
+  }
+  return a.node != b.node ? a.node < b.node : a.result < b.result;
 }
 
 bool isInPlace(const ShardingRule& rule, int operand) {
@@ -41,13 +52,34 @@ std::vector<std::vector<ValueUses>> valueUses(const ShardedGraph& sharded) {
           .push_back({node, position, -1});
     }
   }
+  std::vector<NodeId> last_reader(graph.nodes().size());  // of an input's buffer, by input
+  for (std::size_t index = 0; index < uses.size(); ++index) {
+    for (std::size_t output = 0; output < uses[index].size(); ++output) {
+      const ValueRef owner = sharded.storage({NodeId(index), static_cast<int>(output)});
+      for (const auto* list : {&uses[index][output].converting, &uses[index][output].in_place}) {
+        if (!list->empty() && graph.node(owner.node).input) {
+          NodeId& last = last_reader[owner.node.index()];
+          last = std::max(last, list->back().node);
+        }
+      }
+    }
+  }
   for (std::size_t result = 0; result < graph.outputs().size(); ++result) {
     const GraphOutput& output = graph.outputs()[result];
     const bool updates_in_place =
         output.updates && sharded.storage(output.value) == ValueRef{*output.updates, 0};
     ValueUses& value_uses = of(output.value);
+    const NodeId written_after =
+        output.updates ? std::max(output.value.node, last_reader[output.updates->index()])
+                       : NodeId();
     (updates_in_place ? value_uses.in_place : value_uses.converting)
-        .push_back({NodeId(), 0, static_cast<int>(result)});
+        .push_back({written_after, 0, static_cast<int>(result)});
+  }
+  for (std::vector<ValueUses>& node_uses : uses) {
+    for (ValueUses& value_uses : node_uses) {
+      std::ranges::stable_sort(value_uses.converting, readsEarlier);
+      std::ranges::stable_sort(value_uses.in_place, readsEarlier);
+    }
   }
   return uses;
 }
@@ -55,6 +87,11 @@ std::vector<std::vector<ValueUses>> valueUses(const ShardedGraph& sharded) {
 std::vector<ConversionPoint> conversionPoints(const ShardedGraph& sharded) {
   const Graph& graph = sharded.graph();
   const std::vector<std::vector<ValueUses>> uses = valueUses(sharded);
+  // Phases come in runs (with gradient accumulation forward and backward alternate).
+  std::vector<int> run(graph.nodes().size(), 0);
+  for (std::size_t index = 1; index < run.size(); ++index) {
+    run[index] = run[index - 1] + (graph.nodes()[index].phase != graph.nodes()[index - 1].phase);
+  }
   std::vector<ConversionPoint> points;
   for (std::size_t index = 0; index < uses.size(); ++index) {
     const Node& node = graph.nodes()[index];
@@ -67,8 +104,9 @@ std::vector<ConversionPoint> conversionPoints(const ShardedGraph& sharded) {
       for (const ValueUse& use : converting) {
         first_phase = std::min(first_phase, phaseOf(graph, use));
       }
+      const ValueUse& only = converting.front();
       const bool crosses_phases =
-          !node.input && !converting.front().isResult() && first_phase > node.phase;
+          !node.input && !only.isResult() && run[only.node.index()] != run[index];
       if (converting.size() < 2 && !crosses_phases) {
         continue;
       }

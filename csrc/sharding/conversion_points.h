@@ -1,5 +1,5 @@
-// Where a value is held in a spec of its own choosing for several consumers: the one definition that
-// the search, the emission and the certificate go by.
+// Where a value is held in a spec of its own choosing for several consumers: the one definition
+// that the search, the emission and the certificate go by.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,10 @@
 namespace shardwright {
 
 // One reader of a root value: operand `operand` of the non-view node `node`, through any views, or
-// result `result` (index into Graph::outputs()) when it is >= 0.
+// result `result` (index into Graph::outputs()) when that is >= 0. New values of inputs are written
+// back into the input's buffer right after `node`: the later of the value's own op and the last
+// reader of the old value. Values returned to the user are read when the step is over: `node` is
+// invalid.
 struct ValueUse {
   NodeId node;
   int operand = 0;
@@ -23,25 +26,26 @@ struct ValueUse {
 // emitted once, and occupies memory from its making to its last use.
 //
 // Values (roots, with the uses of all their views) with two or more uses, and op outputs whose one
-// use lies in a later phase, have one point per group of uses: group 0 has the uses of the first
-// phase that uses the value, group 1 those of all later phases. Group 1 takes either the value
-// itself again ("gather again in backward") or the conversion of group 0 when it has the same spec
-// ("keep it"). All other uses convert privately, right before their node.
+// use by a node comes after a change of phase (saved activations, gradients), have one point per
+// group of uses: group 0 has the uses in the first phase that uses the value, group 1 those in all
+// later phases. Group 1 takes either the value itself again ("gather again in backward") or the
+// conversion of group 0 when it has the same spec ("keep it"). All other uses convert privately,
+// right before their node.
 //
-// Conversions of group 0 are made right after the value's op, those of graph inputs right before
-// their first use; conversions of group 1 that are not kept right before their first use.
+// Conversions of op outputs are made right after the op (so that a partial gradient dies at once),
+// those of graph inputs right before the first use of their group.
 //
 // Example: h = gelu(x) read by mm (forward), mm and gelu_backward (backward) has two points:
 // {h, 0, {mm}} and {h, 1, {mm, gelu_backward}}.
 struct ConversionPoint {
-  ValueRef value;                // the root
+  ValueRef value;  // the root
   int group = 0;
   Phase phase = Phase::kForward;  // of the group's first use: its price has that phase's weight
-  std::vector<ValueUse> uses;    // in execution order, results last
+  std::vector<ValueUse> uses;     // in execution order
 };
 
-// Uses of every root value, [node][output]; views have none (theirs are their root's), and results
-// come last. In-place uses (the user's output lives in the value's buffer, ShardingRule::aliases)
+// Uses of every root value, [node][output], in execution order; views have none (theirs are their
+// root's). In-place uses (the user's output lives in the value's buffer, ShardingRule::aliases)
 // are listed apart: they read the value's own buffer in its own spec, never a conversion.
 struct ValueUses {
   std::vector<ValueUse> converting;
