@@ -101,3 +101,15 @@ def test_the_published_global_batch_can_be_asked_for():
 def test_the_parameter_type_can_be_chosen(dtype):
     _, (model, *_) = zoo.gpt_350m(dtype=dtype)
     assert {param.dtype for param in model.parameters()} == {dtype}
+
+
+# The meta device has no values, so a step that runs there reads none on the way.
+@pytest.mark.parametrize(
+    "name",
+    ["gpt_1_3b", "moe_27b", "wide_resnet_250m", "llama3_8b", "vit_b_16", "mlp"],
+)
+def test_a_whole_step_of_published_size_runs_without_values(name):
+    step, args = getattr(zoo, name)()
+    loss = step(*args)
+    assert loss.device.type == "meta"
+    assert loss.shape == ()
