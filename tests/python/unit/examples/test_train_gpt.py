@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from itertools import islice
@@ -42,17 +43,23 @@ def test_head_is_the_embedding():
     assert model.head.weight is model.tokens.weight
 
 
-# A uniform guess over 256 bytes costs ln 256 = 5.545 nats.
-def test_eager_run_learns_and_writes_its_losses(tmp_path):
-    losses_out = tmp_path / "losses.json"
-    small = ["--layers=1", "--hidden=64", "--heads=4", "--seq-len=32", "--batch-size=8"]
-    result = subprocess.run(
-        [sys.executable, EXAMPLE, "--eager", "--steps=12", f"--losses-out={losses_out}", *small],
+def run_example(*arguments, **environment):
+    """Runs the example in a process of its own that imports from where this one does."""
+    return subprocess.run(
+        [sys.executable, EXAMPLE, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+# A uniform guess over 256 bytes costs ln 256 = 5.545 nats.
+def test_eager_run_learns_and_writes_its_losses(tmp_path):
+    losses_out = tmp_path / "losses.json"
+    small = ["--layers=1", "--hidden=64", "--heads=4", "--seq-len=32", "--batch-size=8"]
+    result = run_example("--eager", "--steps=12", f"--losses-out={losses_out}", *small)
     assert result.returncode == 0, result.stderr
     losses = json.loads(losses_out.read_text())
     assert len(losses) == 12
@@ -62,13 +69,6 @@ def test_eager_run_learns_and_writes_its_losses(tmp_path):
 
 
 def test_eager_run_refuses_several_processes():
-    result = subprocess.run(
-        [sys.executable, EXAMPLE, "--eager"],
-        env={"WORLD_SIZE": "2", "RANK": "0", "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    result = run_example("--eager", WORLD_SIZE="2", RANK="0")
     assert result.returncode == 2
     assert "--eager is for one process" in result.stderr
