@@ -18,11 +18,11 @@ class MixedPrecisionAdamW(torch.optim.Optimizer):
     Bytes per parameter with half-precision gradients: parameter 2, gradient 2, master 4, first
     moment 4, second moment 4, so 16 in all, as ZeRO counts them (Rajbhandari et al., SC 2020,
     section 3.1). The arithmetic is fp32 tensor operations only: nothing is read back to the host,
-    and `lr`, `betas`, `eps` and `weight_decay` may be numbers or 0-d tensors. There is no loss
-    scaling.
+    and `lr` may be a 0-d tensor. There is no loss scaling.
 
-    The state exists as soon as the optimizer does, because the master copy cannot be rebuilt from
-    zeros.
+    A group has one step count, as in fused implementations; it is in the state of the group's first
+    trainable parameter under `step`. The state exists as soon as the optimizer does, because the
+    master copy cannot be rebuilt from zeros.
 
     Args:
         params: Parameters or parameter groups.
@@ -52,10 +52,20 @@ class MixedPrecisionAdamW(torch.optim.Optimizer):
                 raise ValueError(f"each of betas must be in [0, 1), got {betas}")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.requires_grad:
-                    self._ensure_state(param)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group and creates the state of its parameters that take gradients.
+
+        Args:
+            param_group: As for any optimizer.
+        """
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        trainable = [param for param in group["params"] if param.requires_grad]
+        for param in trainable:
+            self._moments(param)
+        if trainable:
+            self._step_count(group, trainable[0])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -72,9 +82,9 @@ class MixedPrecisionAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    self._update(param, group)
+            params = [param for param in group["params"] if param.grad is not None]
+            if params:
+                self._update(params, group)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -96,28 +106,43 @@ class MixedPrecisionAdamW(torch.optim.Optimizer):
                     kept = saved.detach().to(device=param.device, dtype=torch.float32, copy=True)
                     self.state[param][name] = kept
 
-    def _ensure_state(self, param: nn.Parameter) -> dict[str, torch.Tensor]:
+    def _moments(self, param: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns master copy, first and second moment, and makes them if there are none yet."""
         state: dict[str, torch.Tensor] = self.state[param]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+        if "master" not in state:
             state["master"] = param.detach().to(dtype=torch.float32, copy=True)
             state["exp_avg"] = torch.zeros_like(state["master"])
             state["exp_avg_sq"] = torch.zeros_like(state["master"])
-        return state
+        return state["master"], state["exp_avg"], state["exp_avg_sq"]
 
-    def _update(self, param: nn.Parameter, group: dict[str, Any]) -> None:
-        assert param.grad is not None
-        state = self._ensure_state(param)
-        master, exp_avg, exp_avg_sq = state["master"], state["exp_avg"], state["exp_avg_sq"]
+    def _step_count(self, group: dict[str, Any], holder: nn.Parameter) -> torch.Tensor:
+        """Returns the group's step count, put into the state of `holder` if there is none yet."""
+        for param in group["params"]:
+            count: torch.Tensor | None = self.state.get(param, {}).get("step")
+            if count is not None:
+                return count
+        count = torch.zeros((), dtype=torch.float32, device=holder.device)
+        self.state[holder]["step"] = count
+        return count
+
+    def _update(self, params: list[nn.Parameter], group: dict[str, Any]) -> None:
         lr, (beta1, beta2) = group["lr"], group["betas"]
-        grad = param.grad.to(torch.float32)
-        step = state["step"].add_(1.0)
-        exp_avg.mul_(beta1).add_(grad * (1.0 - beta1))
-        exp_avg_sq.mul_(beta2).add_(grad * grad * (1.0 - beta2))
-        mean = exp_avg / (1.0 - beta1**step)
-        root = (exp_avg_sq / (1.0 - beta2**step)).sqrt().add_(group["eps"])
-        master.mul_(1.0 - lr * group["weight_decay"]).sub_(mean / root * lr)
-        param.copy_(master)
+        step = self._step_count(group, params[0]).add_(1.0)
+        # Both bias corrections are moved into the scalars: m / c1 / (sqrt(v / c2) + eps) is
+        # sqrt(c2) / c1 * m / (sqrt(v) + eps * sqrt(c2)).
+        root = (1.0 - beta2**step).sqrt()
+        step_size = lr * root / (1.0 - beta1**step)
+        eps = group["eps"] * root
+        decay = 1.0 - lr * group["weight_decay"]
+        for param in params:
+            assert param.grad is not None
+            master, exp_avg, exp_avg_sq = self._moments(param)
+            grad = param.grad.to(torch.float32)
+            exp_avg.mul_(beta1).add_(grad, alpha=1.0 - beta1)
+            exp_avg_sq.mul_(beta2).add_(grad * grad, alpha=1.0 - beta2)
+            change = exp_avg / (exp_avg_sq.sqrt() + eps) * step_size
+            master.mul_(decay).sub_(change)
+            param.copy_(master)
 
 
 def make_optimizer(model: nn.Module, name: OptimizerName, lr: float) -> torch.optim.Optimizer:

@@ -64,7 +64,7 @@ def test_updates_below_half_a_bf16_step_add_up():
     torch.testing.assert_close(param.float(), torch.full((4,), 0.99), rtol=0, atol=2**-8)
 
 
-def test_tensor_hyper_parameters_equal_numbers():
+def test_a_tensor_learning_rate_equals_a_number():
     numbers, tensors = make_parameters(torch.bfloat16), make_parameters(torch.bfloat16)
     by_number = MixedPrecisionAdamW(numbers, lr=1e-2)
     by_tensor = MixedPrecisionAdamW(tensors, lr=torch.tensor(1e-2))
@@ -105,6 +105,37 @@ def test_frozen_and_unused_parameters_are_left_alone():
     assert not torch.equal(used, torch.ones_like(used))
     assert torch.equal(unused, torch.ones_like(unused))
     assert frozen not in optimizer.state
+
+
+def test_a_group_counts_its_steps_once():
+    params = make_parameters(torch.bfloat16)
+    optimizer = MixedPrecisionAdamW(params)
+    set_gradients(params, 0)
+    optimizer.step()
+    optimizer.step()
+    assert optimizer.state[params[0]]["step"] == 2
+    assert "step" not in optimizer.state[params[1]]
+
+
+def test_a_group_added_later_is_trained_too():
+    first, second = make_parameters(torch.bfloat16)
+    optimizer = MixedPrecisionAdamW([first], lr=0.1)
+    optimizer.add_param_group({"params": [second], "lr": 0.2})
+    before = second.detach().clone()
+    set_gradients([second], 0)
+    optimizer.step()
+    assert optimizer.state[second]["step"] == 1
+    assert optimizer.state[first]["step"] == 0
+    assert not torch.equal(second, before)
+
+
+def test_a_parameter_unfrozen_later_is_trained_too():
+    param = nn.Parameter(torch.ones(2, dtype=torch.bfloat16), requires_grad=False)
+    optimizer = MixedPrecisionAdamW([param], lr=0.1)
+    param.requires_grad_(True)
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    assert (param < 1).all()
 
 
 def test_closure_is_run_with_gradients_and_returned():
