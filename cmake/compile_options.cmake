@@ -1,8 +1,14 @@
 # Target `shardwright_options`: warnings, assertions and sanitizers of every target of ours.
 add_library(shardwright_options INTERFACE)
-target_compile_options(shardwright_options INTERFACE -Wall -Wextra -Wshadow -Wconversion)
+# nvcc passes generated code to the host compiler, which must not be held to all our warnings.
+set(cxx "$<COMPILE_LANGUAGE:CXX>")
+set(cuda "$<COMPILE_LANGUAGE:CUDA>")
+target_compile_options(
+  shardwright_options INTERFACE "$<${cxx}:-Wall;-Wextra;-Wshadow;-Wconversion>"
+                                "$<${cuda}:-Xcompiler=-Wall>")
 if(SHARDWRIGHT_WERROR)
-  target_compile_options(shardwright_options INTERFACE -Werror)
+  target_compile_options(
+    shardwright_options INTERFACE "$<${cxx}:-Werror>" "$<${cuda}:-Werror=all-warnings>")
 endif()
 if(SHARDWRIGHT_ASSERTIONS)
   target_compile_definitions(shardwright_options INTERFACE _GLIBCXX_ASSERTIONS)
@@ -13,7 +19,7 @@ if(SHARDWRIGHT_SANITIZE)
                         "use address, undefined, 'address,undefined' or thread")
   endif()
   target_compile_options(
-    shardwright_options INTERFACE "-fsanitize=${SHARDWRIGHT_SANITIZE}" -fno-omit-frame-pointer
-                                  -fno-sanitize-recover=all -g)
+    shardwright_options INTERFACE
+    "$<${cxx}:-fsanitize=${SHARDWRIGHT_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;-g>")
   target_link_options(shardwright_options INTERFACE "-fsanitize=${SHARDWRIGHT_SANITIZE}")
 endif()

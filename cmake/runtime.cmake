@@ -34,6 +34,9 @@ if(TORCH_CUDA_VERSION AND NOT SHARDWRIGHT_CUDA STREQUAL "off")
     set(CMAKE_CUDA_COMPILER "${SHARDWRIGHT_NVCC}")
     set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # torch's own libcudart is linked
     enable_language(CUDA)
+    # The toolkit's headers first: the ones beside torch are of the same release but not all there.
+    target_include_directories(
+      shardwright_torch SYSTEM BEFORE INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(runtime_cuda ON)
