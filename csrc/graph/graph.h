@@ -95,7 +95,7 @@ struct Node {
   std::string op;
   ArgList args;
   std::vector<std::pair<std::string, Arg>> kwargs;
-  std::vector<TensorMeta> outputs;
+  std::vector<TensorMeta> outputs;  // an output that is not computed (output_mask) has shape {0}
   Phase phase = Phase::kForward;
   std::string module_path;  // "layers.3.mlp.up", "" when unknown
   std::string source;       // "train.py:41", "" when unknown

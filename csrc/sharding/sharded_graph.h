@@ -12,8 +12,10 @@ namespace shardwright {
 
 // Atoms of every value, refined over the whole step (union of the cuts that any view makes,
 // carried along factors to a fixpoint), and each node's rule rewritten so that each factor is
-// exactly one atom wherever it appears. Cuts that do not nest (6 as 2 x 3 and as 3 x 2) are
-// dropped and the factors concerned become blocked.
+// exactly one atom wherever it appears. Where cuts do not nest (6 as 2 x 3 and as 3 x 2) the node
+// that comes first in the graph keeps its cut; in the later node the factors concerned become
+// blocked (and a view that has any is no longer a view). The new value of an input has the atoms of
+// the input, dim by dim. Linear in the size of the graph but for such conflicts.
 class ShardedGraph {
  public:
   ShardedGraph(const Graph& graph, const RuleRegistry& registry);
