@@ -117,7 +117,7 @@ std::vector<ValueRef> Node::operands() const {
   for (const Arg& arg : args) {
     collectValues(arg, values);
   }
-  for (const auto& [name, arg] : kwargs) {
+  for (const auto& [keyword, arg] : kwargs) {
     collectValues(arg, values);
   }
   return values;
@@ -161,10 +161,9 @@ Graph::Graph(std::vector<Node> nodes, std::vector<GraphOutput> outputs)
       throwMalformed("an output of the graph updates a node that is no input.", nodes_[id.index()]);
     }
     if (meta(output.value) != nodes_[output.updates->index()].outputs.at(0)) {
-      throwMalformed(
-          "the new value of input " + nodes_[output.updates->index()].name +
-              " has another shape or dtype than the input.",
-          nodes_[id.index()]);
+      throwMalformed("the new value of input " + nodes_[output.updates->index()].name +
+                         " has another shape or dtype than the input.",
+                     nodes_[id.index()]);
     }
   }
 }

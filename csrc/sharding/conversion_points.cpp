@@ -23,7 +23,7 @@ bool readsEarlier(const ValueUse& a, const ValueUse& b) {
 }
 
 bool isInPlace(const ShardingRule& rule, int operand) {
-  return std::ranges::find(rule.aliases, operand) != rule.aliases.end();
+  return rule.in_place && std::ranges::find(rule.aliases, operand) != rule.aliases.end();
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ struct ConversionPoint {
 };
 
 // Uses of every root value, [node][output], in execution order; views have none (theirs are their
-// root's). In-place uses (the user's output lives in the value's buffer, ShardingRule::aliases)
+// root's). In-place uses (the user's output overwrites the value's buffer, ShardingRule::in_place)
 // are listed apart: they read the value's own buffer in its own spec, never a conversion.
 struct ValueUses {
   std::vector<ValueUse> converting;
