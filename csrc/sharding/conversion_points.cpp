@@ -28,6 +28,19 @@ bool isInPlace(const ShardingRule& rule, int operand) {
 
 }  // namespace
 
+ValueRef bufferOwner(const ShardedGraph& graph, ValueRef value) {
+  for (;;) {
+    value = graph.root(value);
+    const ShardingRule& rule = graph.rule(value.node);
+    const auto output = static_cast<std::size_t>(value.output);
+    if (!rule.in_place || output >= rule.aliases.size() || rule.aliases[output] < 0) {
+      return value;
+    }
+    value =
+        graph.graph().node(value.node).operands()[static_cast<std::size_t>(rule.aliases[output])];
+  }
+}
+
 std::vector<std::vector<ValueUses>> valueUses(const ShardedGraph& sharded) {
   const Graph& graph = sharded.graph();
   std::vector<std::vector<ValueUses>> uses;
@@ -55,6 +68,7 @@ std::vector<std::vector<ValueUses>> valueUses(const ShardedGraph& sharded) {
   std::vector<NodeId> last_reader(graph.nodes().size());  // of an input's buffer, by input
   for (std::size_t index = 0; index < uses.size(); ++index) {
     for (std::size_t output = 0; output < uses[index].size(); ++output) {
+      // Through slices too: a window on the old value must be read before that is overwritten.
       const ValueRef owner = sharded.storage({NodeId(index), static_cast<int>(output)});
       for (const auto* list : {&uses[index][output].converting, &uses[index][output].in_place}) {
         if (!list->empty() && graph.node(owner.node).input) {
@@ -67,7 +81,7 @@ std::vector<std::vector<ValueUses>> valueUses(const ShardedGraph& sharded) {
   for (std::size_t result = 0; result < graph.outputs().size(); ++result) {
     const GraphOutput& output = graph.outputs()[result];
     const bool updates_in_place =
-        output.updates && sharded.storage(output.value) == ValueRef{*output.updates, 0};
+        output.updates && bufferOwner(sharded, output.value) == ValueRef{*output.updates, 0};
     ValueUses& value_uses = of(output.value);
     const NodeId written_after =
         output.updates ? std::max(output.value.node, last_reader[output.updates->index()])

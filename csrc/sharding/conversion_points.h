@@ -53,6 +53,10 @@ struct ValueUses {
 };
 std::vector<std::vector<ValueUses>> valueUses(const ShardedGraph& graph);
 
+// The value whose own buffer `value` is in, through pure views and in-place updates (slices count
+// as values of their own: they live in whatever copy they are cut from).
+ValueRef bufferOwner(const ShardedGraph& graph, ValueRef value);
+
 // All points, ordered by value, then group.
 std::vector<ConversionPoint> conversionPoints(const ShardedGraph& graph);
 
