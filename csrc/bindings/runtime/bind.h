@@ -10,5 +10,7 @@ namespace shardwright {
 
 // Build facts: `build_info`.
 void bindBuildInfo(pybind11::module_& module);
+// The step ledger: `begin_step`, `ledger_entries`, `last_ledger_entry`, `take_failure`.
+void bindLedger(pybind11::module_& module);
 
 }  // namespace shardwright

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_runtime, module) {
   module.doc() = "Runtime of shardwright: collectives, reshards, stage transfers.";
   shardwright::registerErrorTranslation();
   shardwright::bindBuildInfo(module);
+  shardwright::bindLedger(module);
 }

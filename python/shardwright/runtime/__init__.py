@@ -1,0 +1,1 @@
+"""Runtime: collectives, sharded state, execution on real or simulated ranks."""
