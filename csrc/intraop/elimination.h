@@ -1,0 +1,72 @@
+// Exact min-plus bucket elimination over a ReducedProblem without its memory rows. Tables are
+// shared by content, so repeated layers of a model are computed once, boundary included, hence
+// exactly. Source: Dechter, "Bucket elimination", Artificial Intelligence 113 (1999).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "intraop/reduced_problem.h"
+
+namespace shardwright {
+
+// Costs per variable and value that stand in for ReducedVariable::costs (e.g. with multipliers).
+using UnaryCosts = std::vector<std::vector<double>>;
+
+struct EliminationLimits {
+  double max_work = 4e9;   // table entries visited
+  double max_bytes = 2e9;  // of the tables kept
+};
+
+struct EliminationResult {
+  double optimum = kInfinity;  // offset included; infinity when every choice is forbidden
+  std::vector<int32_t> labels;
+};
+
+class Elimination {
+ public:
+  // Finds a greedy order (least next table first) and sizes it; costs nothing like a solve.
+  // problem must outlive this.
+  explicit Elimination(const ReducedProblem& problem, const EliminationLimits& limits = {});
+
+  // Whether the order stays within the limits ("too wide" otherwise; do not call solve then).
+  bool fits() const { return fits_; }
+  // Entries visited by one solve, equal steps counted once.
+  double work() const { return work_; }
+  // Most variables in one table.
+  int32_t width() const { return width_; }
+
+  // Least cost under the given unary costs and a choice attaining it; nothing when stop() said so.
+  std::optional<EliminationResult> solve(const UnaryCosts& unary,
+                                         const std::function<bool()>& stop = {}) const;
+
+  // Least cost for each value of each variable (infinity when the value is impossible), offset
+  // included; nothing when stop() said so.
+  std::optional<UnaryCosts> minMarginals(const UnaryCosts& unary,
+                                         const std::function<bool()>& stop = {}) const;
+
+ private:
+  struct Step {
+    int32_t variable = 0;
+    std::vector<int32_t> scope;     // neighbours left when it goes, in elimination order
+    double num_entries = 1.0;       // product of the scope's domain sizes
+    std::vector<int32_t> edges;     // original edges in its bucket
+    std::vector<int32_t> children;  // earlier steps whose tables land in its bucket
+  };
+  class Run;
+
+  void findOrder(double max_log_entries);
+  void sizeSteps(const EliminationLimits& limits);
+
+  const ReducedProblem& problem_;
+  std::vector<Step> steps_;
+  std::vector<int32_t> position_;  // variable -> step
+  bool fits_ = true;
+  double work_ = 0.0;
+  int32_t width_ = 0;
+};
+
+}  // namespace shardwright

@@ -1,0 +1,27 @@
+// Exact steps on a Reduction: each keeps at least one optimal choice (or all choices' costs),
+// and the reduction remembers how to get back to the original strategies.
+#pragma once
+
+#include <functional>
+
+#include "intraop/memory_rows.h"
+#include "intraop/reduction.h"
+
+namespace shardwright {
+
+struct PresolveOptions {
+  bool dominance = true;  // drop values that another value beats in cost and memory
+  int max_rounds = 40;
+  // Asked between steps; true stops early (the reduction stays exact).
+  std::function<bool()> out_of_time;
+};
+
+// Reduces to a fixpoint: arc consistency, singletons, functional edges, best responses of
+// one-neighbour variables, separable edges, memory pruning, dominance.
+void presolve(Reduction& reduction, const MemoryLayout& layout,
+              const PresolveOptions& options = {});
+
+// Removes values dominated by another value of the same variable. Returns whether anything changed.
+bool removeDominated(Reduction& reduction, const MemoryLayout& layout);
+
+}  // namespace shardwright

@@ -1,0 +1,151 @@
+#include "intraop/reduced_problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace shardwright {
+namespace {
+
+double largestFinite(const std::vector<double>& costs) {
+  double largest = 0.0;
+  for (double cost : costs) {
+    if (cost != kInfinity) largest = std::max(largest, std::abs(cost));
+  }
+  return largest;
+}
+
+}  // namespace
+
+ReducedProblem::ReducedProblem(Reduction& reduction, const MemoryLayout& layout)
+    : fixed_strategies_(reduction.fixedStrategies()), offset_(reduction.offset()) {
+  // Program order (least member node) keeps neighbours close for message passing.
+  std::vector<std::pair<int32_t, int32_t>> order;
+  for (size_t v = 0; v < reduction.variables().size(); ++v) {
+    const Variable& variable = reduction.variables()[v];
+    if (!variable.alive) continue;
+    int32_t first = variable.members.front().node;
+    for (const Member& member : variable.members) first = std::min(first, member.node);
+    order.emplace_back(first, static_cast<int32_t>(v));
+  }
+  std::sort(order.begin(), order.end());
+
+  const MemoryState memory = measureMemory(reduction, layout);
+  const std::vector<int32_t> rows = bindingRows(memory);
+  for (int32_t row : rows) slack_bytes_.push_back(memory.slack_bytes[static_cast<size_t>(row)]);
+  const auto row_from = [&](int32_t row) {
+    return static_cast<int32_t>(std::lower_bound(rows.begin(), rows.end(), row) - rows.begin());
+  };
+  std::vector<int32_t> position(reduction.variables().size(), -1);
+  for (const auto& [first, v] : order) {
+    position[static_cast<size_t>(v)] = static_cast<int32_t>(variables_.size());
+    ReducedVariable variable;
+    variable.costs = reduction.variable(v).costs;
+    variable.reduction_variable = v;
+    variable.members = reduction.variable(v).members;
+    for (const MemorySegment& segment : memory.segments[static_cast<size_t>(v)]) {
+      MemorySegment kept{row_from(segment.row_begin), row_from(segment.row_end),
+                         segment.excess_bytes};
+      if (kept.row_begin >= kept.row_end) continue;
+      if (!variable.memory.empty() && variable.memory.back().row_end == kept.row_begin &&
+          variable.memory.back().excess_bytes == kept.excess_bytes) {
+        variable.memory.back().row_end = kept.row_end;
+      } else {
+        variable.memory.push_back(std::move(kept));
+      }
+    }
+    variables_.push_back(std::move(variable));
+  }
+
+  std::vector<int32_t> packed(reduction.pool().numTables(), -1);
+  const auto pack = [&](TableRef ref) {
+    if (static_cast<size_t>(ref) >= packed.size()) packed.resize(static_cast<size_t>(ref) + 1, -1);
+    int32_t& id = packed[static_cast<size_t>(ref)];
+    if (id < 0) {
+      id = static_cast<int32_t>(tables_.size());
+      tables_.push_back(reduction.pool().table(ref));
+    }
+    return id;
+  };
+  for (size_t e = 0; e < reduction.edges().size(); ++e) {
+    const ReductionEdge& edge = reduction.edges()[e];
+    if (!edge.alive) continue;
+    int32_t u = position[static_cast<size_t>(edge.u)];
+    int32_t v = position[static_cast<size_t>(edge.v)];
+    TableRef table = edge.table;
+    TableRef transposed = reduction.pool().transposed(table);
+    if (u > v) {
+      std::swap(u, v);
+      std::swap(table, transposed);
+    }
+    edges_.push_back({u, v, pack(table), pack(transposed)});
+  }
+  std::sort(edges_.begin(), edges_.end(), [](const ReducedEdge& a, const ReducedEdge& b) {
+    return a.u != b.u ? a.u < b.u : a.v < b.v;
+  });
+  double magnitude = std::abs(offset_);
+  std::vector<double> table_magnitude;
+  for (const Matrix& table : tables_) table_magnitude.push_back(largestFinite(table.costs));
+  for (size_t e = 0; e < edges_.size(); ++e) {
+    variables_[static_cast<size_t>(edges_[e].u)].edges_to_later.push_back(static_cast<int32_t>(e));
+    variables_[static_cast<size_t>(edges_[e].v)].edges_to_earlier.push_back(
+        static_cast<int32_t>(e));
+    magnitude += table_magnitude[static_cast<size_t>(edges_[e].table)];
+  }
+  for (const ReducedVariable& variable : variables_) magnitude += largestFinite(variable.costs);
+  // Room for multipliers and messages: as much again as the costs themselves, twice.
+  const int bits = 51 - static_cast<int>(std::ceil(std::log2(std::max(2.0, magnitude))));
+  quantum_ = std::ldexp(1.0, -std::clamp(bits, 0, 20));
+}
+
+double ReducedProblem::numEntries() const {
+  double entries = 0.0;
+  for (const ReducedEdge& edge : edges_) {
+    entries += static_cast<double>(table(edge.table).costs.size());
+  }
+  return entries;
+}
+
+double ReducedProblem::costOf(std::span<const int32_t> labels) const {
+  double cost = offset_;
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    cost += variables_[v].costs[static_cast<size_t>(labels[v])];
+  }
+  for (const ReducedEdge& edge : edges_) {
+    cost += table(edge.table)
+                .at(labels[static_cast<size_t>(edge.u)], labels[static_cast<size_t>(edge.v)]);
+  }
+  return cost;
+}
+
+std::vector<int64_t> ReducedProblem::overloadOf(std::span<const int32_t> labels) const {
+  std::vector<int64_t> overload(slack_bytes_.size() + 1, 0);
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    for (const MemorySegment& segment : variables_[v].memory) {
+      const int64_t bytes = segment.excess_bytes[static_cast<size_t>(labels[v])];
+      overload[static_cast<size_t>(segment.row_begin)] += bytes;
+      overload[static_cast<size_t>(segment.row_end)] -= bytes;
+    }
+  }
+  int64_t load = 0;
+  for (size_t row = 0; row < slack_bytes_.size(); ++row) {
+    load += overload[row];
+    overload[row] = load - slack_bytes_[row];
+  }
+  overload.pop_back();
+  return overload;
+}
+
+std::vector<int32_t> ReducedProblem::expand(const TablePool& pool,
+                                            std::span<const int32_t> labels) const {
+  std::vector<int32_t> choice = fixed_strategies_;
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    for (const Member& member : variables_[v].members) {
+      choice[static_cast<size_t>(member.node)] =
+          pool.list(member.strategies)[static_cast<size_t>(labels[v])];
+    }
+  }
+  return choice;
+}
+
+}  // namespace shardwright

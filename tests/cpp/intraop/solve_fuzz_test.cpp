@@ -1,0 +1,61 @@
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "intraop/random_problem.h"
+#include "intraop/solve.h"
+
+namespace shardwright {
+namespace {
+
+using testing::BruteForce;
+using testing::makeRandomProblem;
+using testing::RandomProblemOptions;
+using testing::solveByBruteForce;
+
+void expectEqualToBruteForce(const Problem& problem, const SolveOptions& options,
+                             const std::string& label) {
+  const BruteForce expected = solveByBruteForce(problem);
+  const Answer answer = solve(problem, options);
+  if (!expected.cost) {
+    EXPECT_EQ(answer.status, SolveStatus::kInfeasible) << label;
+    if (answer.smallest_peak_bytes && expected.least_peak) {
+      EXPECT_EQ(*answer.smallest_peak_bytes, *expected.least_peak) << label;
+      EXPECT_EQ(*answer.smallest_peak_bound_bytes, *expected.least_peak) << label;
+    }
+    return;
+  }
+  ASSERT_EQ(answer.status, SolveStatus::kOptimal) << label;
+  EXPECT_EQ(answer.cost, *expected.cost) << label;
+}
+
+int numRandomProblems() { return 500; }
+
+TEST(SolveFuzz, EqualsBruteForceOnRandomProblems) {
+  for (int seed = 0; seed < numRandomProblems(); ++seed) {
+    std::mt19937_64 random(static_cast<uint64_t>(seed));
+    RandomProblemOptions shape;
+    shape.with_limit = seed % 2 == 0;
+    shape.edge_probability = 0.2 + 0.6 * (seed % 7) / 6.0;
+    shape.forbidden_share = 0.1 * (seed % 4);
+    const Problem problem = makeRandomProblem(random, shape);
+    expectEqualToBruteForce(problem, {}, "seed " + std::to_string(seed));
+  }
+}
+
+TEST(SolveFuzz, EqualsBruteForceWithoutPresolve) {
+  for (int seed = 1000; seed < 1100; ++seed) {
+    std::mt19937_64 random(static_cast<uint64_t>(seed));
+    RandomProblemOptions shape;
+    shape.max_nodes = 6;
+    shape.with_limit = seed % 2 == 0;
+    SolveOptions options;
+    options.use_presolve = false;
+    options.smallest_peak_time_s = 0.0;
+    expectEqualToBruteForce(makeRandomProblem(random, shape), options,
+                            "seed " + std::to_string(seed));
+  }
+}
+
+}  // namespace
+}  // namespace shardwright
