@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--tolerance", type=float, default=1e-3, help="largest loss difference")
+    parser.add_argument("--tolerance", type=float, default=1e-5, help="largest loss difference")
     args = parser.parse_args()
     options = [f"--steps={args.steps}", f"--batch-size={args.batch_size}"]
     options += [f"--layers={args.layers}"]
