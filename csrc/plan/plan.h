@@ -36,7 +36,7 @@ struct StagePlan {
 
 struct CollectiveCount {
   std::int64_t count = 0;
-  double bytes = 0;  // sum of the V of the cost formula
+  double bytes = 0;                  // sum of the V of the cost formula
   double ring_bytes_per_device = 0;  // sum of f(n) * V
   double cost_us = 0;
 };
@@ -57,8 +57,8 @@ struct Certificate {
   double compute_us = 0;
   double communication_us = 0;
   double lower_bound_us = 0;
-  double gap = 0;       // (cost - lower bound) / cost
-  std::string status;   // "optimal", "feasible", "time_limit"
+  double gap = 0;      // (cost - lower bound) / cost
+  std::string status;  // "optimal", "feasible", "time_limit"
   std::int64_t peak_memory_bytes = 0;
   std::string peak_node;  // where the peak occurs
   MemoryAtPeak at_peak;

@@ -57,9 +57,9 @@ struct Instruction {
   // atom within contiguous row-major order of its LOCAL shape before the step.
   ReshardStep step;
   LocalRef source;
-  int dim = -1;                  // dim of the atom in the value's shape
-  std::int64_t outer = 1;        // local elements of that dim outside the atom (strided shards)
-  int to_dim = -1;               // all-to-all: the same for the atom sharded afterwards
+  int dim = -1;            // dim of the atom in the value's shape
+  std::int64_t outer = 1;  // local elements of that dim outside the atom (strided shards)
+  int to_dim = -1;         // all-to-all: the same for the atom sharded afterwards
   std::int64_t to_outer = 1;
   std::vector<LocalTensor> outputs;
 };
