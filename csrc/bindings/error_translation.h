@@ -17,6 +17,8 @@ namespace shardwright {
 // the class of shardwright.errors named by its kind, with code, summary, values, where and advice
 // set.
 inline void registerErrorTranslation() {
+  // pybind11 takes a plain function with its argument by value.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param)
   pybind11::register_local_exception_translator([](std::exception_ptr pending) {
     try {
       if (pending) {
