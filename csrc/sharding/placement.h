@@ -7,9 +7,6 @@
 
 namespace shardwright {
 
-// Most mesh axes a spec can name.
-inline constexpr int kMaxAxes = 4;
-
 enum class ReduceOp : std::uint8_t { kSum, kMax, kMin };
 
 // What one mesh axis does to the tensor.
@@ -43,21 +40,28 @@ struct TensorAtoms {
   bool operator==(const TensorAtoms&) const = default;
 };
 
+// Mesh axes that shard `atom`, outermost split first: {1, 0} for an atom sharded S10.
+std::vector<int> axesOfAtom(const ShardingSpec& spec, int atom);
 // Number of shards of each atom under `spec` on a mesh of shape `mesh_shape`.
 std::vector<std::int64_t> atomShards(const TensorAtoms& atoms, const ShardingSpec& spec,
                                      const std::vector<int>& mesh_shape);
-// Local shape of a value: each dim divided by the shards of its atoms. Shards are even: a spec is
-// valid only if each atom's size is divisible by its shards.
+// Local shape of a value: each dim divided by the shards of its atoms.
 std::vector<std::int64_t> localShape(const TensorAtoms& atoms, const ShardingSpec& spec,
                                      const std::vector<int>& mesh_shape);
+// Shards are even: valid only if each atom's size is divisible by its shards. Besides, the spec has
+// one placement per axis, the axes of one atom have orders 0, 1, ... and all pending reductions are
+// of one kind (a sum of maxima is not a maximum of sums).
 bool isValid(const TensorAtoms& atoms, const ShardingSpec& spec,
              const std::vector<int>& mesh_shape);
 bool hasPartial(const ShardingSpec& spec);
+ShardingSpec replicatedSpec(int num_axes);
+const char* reduceOpName(ReduceOp op);  // "sum", "max", "min"
 
 // One symbol per tensor dim with the mesh axes that shard it, P with its axes when partial:
 // "S0 R", "R S01", "R S10", "S0 R P1", "R R P01(max)". A dim of several atoms whose sharded atom is
-// not the outermost prints its atoms in braces: "{R,S1,R} R". parseSpec is the inverse and throws
-// PlanError [E310] for text that does not fit `atoms`.
+// not the outermost, or has more than one, prints its atoms in braces: "{R,S1,R} R". A tensor
+// without dims prints "R" or its P alone. parseSpec is the inverse and throws PlanError [E310] for
+// text that does not fit `atoms` or names an axis twice or out of range.
 std::string printSpec(const TensorAtoms& atoms, const ShardingSpec& spec);
 ShardingSpec parseSpec(const TensorAtoms& atoms, const std::string& text, int num_axes);
 
