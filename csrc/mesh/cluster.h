@@ -60,9 +60,10 @@ struct Cluster {
   std::string name;
   int num_hosts = 1;
   int devices_per_host = 1;
-  std::map<DType, double> peak_flops_per_us;  // by compute dtype; absent: the float32 figure
+  std::map<DType, double> peak_flops_per_us;  // by compute dtype; absent: the float32 figure;
+                                              // empty: compute is free
   double memory_bandwidth_bytes_per_us = 0;
-  std::int64_t memory_bytes = 0;  // of one device
+  std::int64_t memory_bytes = 0;  // of one device; 0: no limit
   double kernel_overhead_us = 0;  // fixed cost of one op
   double compute_efficiency = 1;  // share of the peak that large products reach
   Link intra_host;

@@ -101,9 +101,7 @@ class ReshardTable::Search {
     for (const std::int64_t size : atoms.sizes) {
       total_bytes_ = checkedMul(total_bytes_, size);
     }
-    for (const StepKind kind :
-         {StepKind::kAllGather, StepKind::kReduceScatter, StepKind::kAllReduce, StepKind::kAllToAll,
-          StepKind::kSlice, StepKind::kMask}) {
+    for (const StepKind kind : kStepKinds) {
       allowed_.push_back(!mesh.constants().forbidden.contains(stepKindName(kind)));
     }
   }

@@ -2,6 +2,7 @@
 // collectives of every conversion come.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,6 +24,9 @@ enum class StepKind : std::uint8_t {
   kSlice,          // R -> S on `axis`: each rank keeps its part, no communication
   kMask,           // R -> P(sum) on `axis`: all but the first rank of the group hold zeros
 };
+inline constexpr std::array<StepKind, 6> kStepKinds = {
+    StepKind::kAllGather, StepKind::kReduceScatter, StepKind::kAllReduce,
+    StepKind::kAllToAll,  StepKind::kSlice,         StepKind::kMask};
 const char* stepKindName(StepKind kind);  // "all_gather", "reduce_scatter", "all_reduce",
                                           // "all_to_all", "slice", "mask"
 

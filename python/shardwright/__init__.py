@@ -1,5 +1,6 @@
 """shardwright: automatic parallelization of a PyTorch training step."""
 
+from shardwright.cluster import Cluster
 from shardwright.errors import (
     CaptureError,
     ClusterError,
@@ -18,6 +19,7 @@ from shardwright.version import __version__
 
 __all__ = [
     "CaptureError",
+    "Cluster",
     "ClusterError",
     "CollectiveError",
     "ConfigError",

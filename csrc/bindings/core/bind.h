@@ -9,5 +9,9 @@ namespace shardwright {
 
 // Build facts (`build_info`) and the error probe used by the tests (`raise_error`).
 void bindBase(pybind11::module_& module);
+// Clusters, device meshes and the price of collectives.
+void bindMesh(pybind11::module_& module);
+// Placements, specs and conversions between specs.
+void bindReshard(pybind11::module_& module);
 
 }  // namespace shardwright

@@ -9,4 +9,6 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "Planner of shardwright: rules, costs, search, plans.";
   shardwright::registerErrorTranslation();
   shardwright::bindBase(module);
+  shardwright::bindMesh(module);
+  shardwright::bindReshard(module);
 }

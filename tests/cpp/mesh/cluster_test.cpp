@@ -12,7 +12,8 @@ namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
-// The cluster of reference/oracles.md 3.3: 25 Gb/s per host, 100 GB/s inside, no latency.
+// A linear layer 4096 x 4096 x 4096 in fp16 on 2 hosts x 4: 25 Gb/s per host, 100 GB/s inside, no
+// latency.
 Cluster seedCluster(int num_hosts, int devices_per_host) {
   Cluster cluster;
   cluster.name = "seed";
@@ -41,7 +42,7 @@ TEST(ClusterTest, RanksAreRowMajor) {
 }
 
 TEST(ClusterTest, FourRingsShareOneNic) {
-  // oracles.md 3.3, DP2 x TP4: all-reduce of 8 MiB over axis 0: 8 MiB per ring, 4 rings through one
+  // DP2 x TP4: all-reduce of 8 MiB over axis 0: 8 MiB per ring, 4 rings through one
   // NIC of 3.125 GB/s: 10.7 ms. Axis 1: 2 * 3/4 * 16 MiB at 100 GB/s: 0.25 ms.
   const DeviceMesh mesh({2, 4}, seedCluster(2, 4));
   EXPECT_NEAR(collectiveCostUs(StepKind::kAllReduce, mesh, 0, 8 * kMiB), 10737.4, 0.1);
@@ -49,13 +50,13 @@ TEST(ClusterTest, FourRingsShareOneNic) {
 }
 
 TEST(ClusterTest, FlatRingCrossesTheNicOnce) {
-  // oracles.md 3.3, DP-8: 2 * 7/8 * 32 MiB = 56 MiB at 3.125 GB/s: 18.8 ms.
+  // DP-8: 2 * 7/8 * 32 MiB = 56 MiB at 3.125 GB/s: 18.8 ms.
   const DeviceMesh mesh({8}, seedCluster(2, 4));
   EXPECT_NEAR(collectiveCostUs(StepKind::kAllReduce, mesh, 0, 32 * kMiB), 18790.5, 0.1);
 }
 
 TEST(ClusterTest, EightMicrobatchesFavourTensorOnTheFastAxis) {
-  // oracles.md 3.3: 10.7 + 8 * 0.25 = 12.7 ms; with the axes swapped the repeated 16 MiB go over
+  // 10.7 + 8 * 0.25 = 12.7 ms; with the axes swapped the repeated 16 MiB go over
   // the NIC: 8 * 2 * (1/2) * 16 MiB ... * 4 rings.
   const DeviceMesh mesh({2, 4}, seedCluster(2, 4));
   const double good_us = collectiveCostUs(StepKind::kAllReduce, mesh, 0, 8 * kMiB) +

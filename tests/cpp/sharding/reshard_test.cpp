@@ -37,7 +37,7 @@ std::string stepsText(const TensorAtoms& atoms, const std::string& from, const s
   return text;
 }
 
-// reference/alpa.md 2.3, paper column and the exact byte counts of the later code: M = 16384 bytes
+// Alpa, table of conversions (section 4.2), with exact byte counts: M = 16384 bytes
 // on 2 x 4. The V of each collective is its size after gathering.
 TEST(ReshardTest, TableOfThePaper) {
   const DeviceMesh mesh = abstractMesh({2, 4});
@@ -81,12 +81,13 @@ TEST(ReshardTest, PricesOfTheRingFormulas) {
   // 3/16 * 16384 * (4 / 2).
   EXPECT_DOUBLE_EQ(collectiveCostUs(StepKind::kAllToAll, mesh, 0, kBytes), 1 + 6144 + 0.001);
   EXPECT_DOUBLE_EQ(collectiveCostUs(StepKind::kSlice, mesh, 0, kBytes), 0);
-  // reference/oracles.md 3.1: the activation all-reduce 128 x 1024 float32 of the 2-layer MLP.
+  // Published for the 2-layer MLP: the activation all-reduce 128 x 1024 float32 of the 2-layer MLP.
   EXPECT_NEAR(collectiveCostUs(StepKind::kAllReduce, mesh, 0, 128 * 1024 * 4), 786433.01, 1e-6);
 }
 
 TEST(ReshardTest, SeedsLinearLayerBytes) {
-  // reference/oracles.md 3.3: gradients of a 4096 x 4096 fp16 weight (32 MiB) over 8 ranks.
+  // A linear layer 4096 x 4096 x 4096: gradients of a 4096 x 4096 fp16 weight (32 MiB) over 8
+  // ranks.
   const TensorAtoms weight = {{4096, 4096}, {{0}, {1}}};
   const DeviceMesh mesh = abstractMesh({8});
   const std::int64_t size = 32 << 20;
