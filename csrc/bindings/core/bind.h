@@ -14,4 +14,7 @@ void bindMesh(pybind11::module_& module);
 // Placements, specs and conversions between specs.
 void bindReshard(pybind11::module_& module);
 
+// The intra-operator solver on problem files and arrays (`solve_problem_file`, `solve_problem`).
+void bindSolve(pybind11::module_& module);
+
 }  // namespace shardwright
