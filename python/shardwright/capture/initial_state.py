@@ -1,0 +1,85 @@
+"""How optimizer state begins that the step itself creates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, fx
+
+from shardwright.capture.optimizers import StateInput
+from shardwright.capture.session import Session
+from shardwright.capture.step_graph import InputSpec, StateInit
+from shardwright.errors import CaptureError
+
+
+def split_initial_state(
+    graph_module: fx.GraphModule, inputs: list[InputSpec], session: Session
+) -> list[StateInput]:
+    """Finds how new state begins and drops those values from the output."""
+    graph = graph_module.graph
+    (output,) = (n for n in graph.nodes if n.op == "output")
+    values, results, created = output.args[0]
+    spec_of = dict(zip((n for n in graph.nodes if n.op == "placeholder"), inputs, strict=True))
+    found = []
+    for (state, _), node in zip(session.created, created, strict=True):
+        init = _initial_value(graph_module, node, spec_of, state.parameter)
+        if init is None:
+            raise CaptureError(
+                f"state {state.key!r} of {state.optimizer} begins with a value that is computed "
+                "inside the step",
+                code="E111",
+                values=[f"parameter: {state.parameter}", f"made by: {node}"],
+                where=session.arguments.where,
+                advice="begin it with zeros, a constant or a copy of the parameter, or create it "
+                "in the optimizer's constructor",
+            )
+        found.append(StateInput(state.optimizer, state.parameter, state.key, state.shape,
+                                state.dtype, init))  # fmt: skip
+    output.args = ((values, results),)
+    return found
+
+
+_SAME_VALUE = frozenset({
+    "aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::lift_fresh_copy",
+    "aten::lift_fresh", "aten::view", "aten::_unsafe_view",
+})  # fmt: skip
+_FILLS = {
+    "aten::zeros": 0.0, "aten::zeros_like": 0.0, "aten::new_zeros": 0.0, "aten::zero": 0.0,
+    "aten::ones": 1.0, "aten::ones_like": 1.0, "aten::new_ones": 1.0,
+}  # fmt: skip
+
+
+def _initial_value(
+    graph_module: fx.GraphModule, node: Any, spec_of: dict[fx.Node, InputSpec], owner: str
+) -> StateInit | None:
+    while isinstance(node, fx.Node):
+        if node.op == "placeholder":
+            spec = spec_of[node]
+            copies = spec.kind == "parameter" and spec.name == owner
+            return StateInit("parameter") if copies else None
+        if node.op == "get_attr":
+            value = constant_value(getattr(graph_module, str(node.target)))
+            if value is None or not value.numel() or not bool((value == value.flatten()[0]).all()):
+                return None
+            return StateInit("full", float(value.flatten()[0]))
+        name = getattr(getattr(node.target, "_schema", None), "name", "")
+        if name in _FILLS:
+            return StateInit("full", _FILLS[name])
+        if name in ("aten::full", "aten::full_like", "aten::new_full", "aten::fill"):
+            fill = node.args[2] if name == "aten::new_full" else node.args[1]
+            return StateInit("full", float(fill)) if isinstance(fill, (int, float)) else None
+        if name == "aten::scalar_tensor":
+            value_argument: Any = node.args[0]
+            return StateInit("full", float(value_argument))
+        if name not in _SAME_VALUE:
+            return None
+        node = node.args[0]
+    return None
+
+
+def constant_value(value: Tensor) -> Tensor | None:
+    """Real value of a tensor constant of the graph, None if it is not known."""
+    known = getattr(value, "constant", None)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    return None if "Fake" in type(value).__name__ else value.detach()

@@ -1,0 +1,5 @@
+"""Ops of the `shardwright` namespace that capture puts into a StepGraph."""
+
+from shardwright.capture.ops import attention, dropout, loss, updates
+
+__all__ = ["attention", "dropout", "loss", "updates"]
