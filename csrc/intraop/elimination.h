@@ -26,6 +26,11 @@ struct EliminationResult {
   std::vector<int32_t> labels;
 };
 
+struct MarginalResult {
+  double optimum = kInfinity;  // offset included
+  UnaryCosts costs;  // least cost per variable and value, offset included; empty when infeasible
+};
+
 class Elimination {
  public:
   // Finds a greedy order (least next table first) and sizes it; costs nothing like a solve.
@@ -43,10 +48,10 @@ class Elimination {
   std::optional<EliminationResult> solve(const UnaryCosts& unary,
                                          const std::function<bool()>& stop = {}) const;
 
-  // Least cost for each value of each variable (infinity when the value is impossible), offset
-  // included; nothing when stop() said so.
-  std::optional<UnaryCosts> minMarginals(const UnaryCosts& unary,
-                                         const std::function<bool()>& stop = {}) const;
+  // Least cost for each value of each variable (infinity when the value is impossible); nothing
+  // when stop() said so. Costs two to three solves.
+  std::optional<MarginalResult> minMarginals(const UnaryCosts& unary,
+                                             const std::function<bool()>& stop = {}) const;
 
  private:
   struct Step {

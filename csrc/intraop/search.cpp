@@ -7,6 +7,8 @@
 #include "intraop/elimination.h"
 #include "intraop/exhaustive_search.h"
 #include "intraop/integer_program.h"
+#include "intraop/lagrangian.h"
+#include "intraop/local_search.h"
 #include "intraop/presolve.h"
 
 namespace shardwright {
@@ -18,6 +20,12 @@ constexpr size_t kMaxExhaustiveNodes = 200'000;
 constexpr int32_t kMaxExhaustiveVariables = 400;
 // CBC is not started on programs it could not even set up in the time left.
 constexpr double kProgramEntriesPerSecond = 15'000.0;
+
+size_t numValues(const ReducedProblem& reduced) {
+  size_t count = 0;
+  for (const ReducedVariable& variable : reduced.variables()) count += variable.costs.size();
+  return count;
+}
 
 UnaryCosts costsOf(const ReducedProblem& reduced) {
   UnaryCosts costs;
@@ -81,11 +89,53 @@ bool Search::closed() const {
   return distance <= options_.relative_gap * std::abs(static_cast<double>(incumbent_cost_));
 }
 
+double Search::costCeiling(const ReducedProblem& reduced) const {
+  const auto largest = [](const std::vector<double>& costs) {
+    double result = -kInfinity;
+    for (double cost : costs) {
+      if (cost != kInfinity) result = std::max(result, cost);
+    }
+    return result;
+  };
+  std::vector<double> of_table;
+  for (const Matrix& table : reduced.tables()) of_table.push_back(largest(table.costs));
+  double ceiling = reduced.offset();
+  for (const ReducedVariable& variable : reduced.variables()) ceiling += largest(variable.costs);
+  for (const ReducedEdge& edge : reduced.edges()) {
+    ceiling += of_table[static_cast<size_t>(edge.table)];
+  }
+  return ceiling;
+}
+
+double Search::cutoff() const {
+  if (incumbent_.empty()) return kInfinity;
+  // With a shift the incumbent's shifted cost is at most this; cutting above it removes nothing
+  // that is better.
+  return std::floor(std::ldexp(static_cast<double>(incumbent_cost_), -reduction_.costShift()));
+}
+
 Claim Search::run() {
-  if (reduce()) return claim();
-  const ReducedProblem reduced(reduction_, layout_);
-  if (solveExactly(reduced) || enumerate(reduced)) return claim();
-  finishWithIntegerProgram(reduced);
+  constexpr int kMaxRounds = 12;
+  for (int round = 0; round < kMaxRounds; ++round) {
+    if (reduce()) return claim();
+    const ReducedProblem reduced(reduction_, layout_);
+    const size_t values_before = numValues(reduced);
+    const EliminationLimits limits{options_.max_elimination_work, options_.max_elimination_bytes};
+    const Elimination elimination(reduced, limits);
+    if (elimination.fits()) {
+      if (reduced.numRows() == 0) {
+        if (solveWithoutRows(reduced, elimination)) return claim();
+      } else if (boundByLagrangian(reduced, elimination)) {
+        return claim();
+      }
+    }
+    if (stopped()) return claim();
+    if (enumerate(reduced)) return claim();
+    // Another round pays when fixing has removed a good part of the values.
+    if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
+    finishWithIntegerProgram(reduced);
+    return claim();
+  }
   return claim();
 }
 
@@ -102,44 +152,141 @@ bool Search::reduce() {
   } else {
     pruneByMemory(reduction_, layout_);
   }
-  if (reduction_.infeasible()) {
-    proof_ = incumbent_.empty() ? reduction_.proof() : InfeasibilityProof::kNone;
-    return true;
+  if (!reduction_.infeasible()) return false;
+  if (incumbent_.empty()) {
+    proof_ = reduction_.proof();
+  } else {
+    raiseBound(cutoff());  // nothing as cheap is left
   }
-  return false;
+  return true;
 }
 
-bool Search::solveExactly(const ReducedProblem& reduced) {
+bool Search::solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination) {
   const Phase phase(*this, "elimination");
-  const EliminationLimits limits{options_.max_elimination_work, options_.max_elimination_bytes};
-  const Elimination elimination(reduced, limits);
-  if (!elimination.fits()) return false;
   const auto result = elimination.solve(costsOf(reduced), [this] { return stopped(); });
   if (!result) return false;
   if (result->optimum == kInfinity) {
-    proof_ = InfeasibilityProof::kEnumeration;
+    if (incumbent_.empty()) {
+      proof_ = InfeasibilityProof::kEnumeration;
+    } else {
+      raiseBound(cutoff());
+    }
     return true;
   }
-  raiseBound(result->optimum);
   consider(reduced, result->labels);
+  raiseBound(result->optimum);
   return closed();
+}
+
+bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination) {
+  const double ceiling = costCeiling(reduced);
+  LagrangianResult result;
+  {
+    const Phase phase(*this, "lagrangian");
+    LagrangianOptions lagrangian_options;
+    lagrangian_options.stop = [this] { return stopped() || closed(); };
+    lagrangian_options.target = incumbent_.empty() ? ceiling + 1.0 : cutoff();
+    lagrangian_options.on_bound = [this](double bound) { raiseBound(bound); };
+    lagrangian_options.on_labels = [&](const std::vector<int32_t>& labels) {
+      searchFrom(reduced, labels);
+    };
+    result = maximiseLagrangian(reduced, elimination, lagrangian_options);
+  }
+  if (result.infeasible || result.bound > ceiling) {
+    if (incumbent_.empty()) {
+      proof_ = InfeasibilityProof::kDualBound;
+    } else {
+      raiseBound(cutoff());
+    }
+    return true;
+  }
+  if (closed()) return true;
+  if (incumbent_.empty() || stopped() || result.multipliers.empty()) return false;
+  const Phase phase(*this, "fixing");
+  const std::optional<WeightedCosts> weighted = weightCosts(reduced, result.multipliers);
+  if (!weighted) return false;
+  auto marginals = elimination.minMarginals(weighted->unary, [this] { return stopped(); });
+  if (!marginals || marginals->costs.empty()) return false;
+  for (std::vector<double>& costs : marginals->costs) {
+    for (double& cost : costs) cost -= weighted->constant;
+  }
+  fixByMarginals(reduced, marginals->costs);
+  return false;
+}
+
+double Search::fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals) {
+  const double limit = cutoff();
+  if (limit == kInfinity) return 0.0;
+  size_t num_removed = 0;
+  size_t num_values = 0;
+  std::vector<int32_t> keep;
+  for (size_t v = 0; v < reduced.variables().size(); ++v) {
+    keep.clear();
+    for (size_t a = 0; a < marginals[v].size(); ++a) {
+      if (marginals[v][a] <= limit) keep.push_back(static_cast<int32_t>(a));
+    }
+    num_values += marginals[v].size();
+    num_removed += marginals[v].size() - keep.size();
+    reduction_.keepValues(reduced.variables()[v].reduction_variable, keep);
+  }
+  if (num_removed > 0) has_fixed_ = true;
+  return static_cast<double>(num_removed) / static_cast<double>(std::max<size_t>(1, num_values));
+}
+
+double Search::numValuesLeft() const {
+  double count = 0.0;
+  for (const Variable& variable : reduction_.variables()) {
+    if (variable.alive) count += variable.numValues();
+  }
+  return count;
+}
+
+void Search::searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels) {
+  // Never more than about half of the time, but always once.
+  if (!incumbent_.empty() && primal_seconds_ > 0.5 * seconds() + 0.01) {
+    const std::vector<int64_t> overload = reduced.overloadOf(labels);
+    if (std::all_of(overload.begin(), overload.end(), [](int64_t bytes) { return bytes <= 0; })) {
+      consider(reduced, labels);
+    }
+    return;
+  }
+  const auto start = Clock::now();
+  const auto stop = [this] { return stopped(); };
+  const auto incumbent = incumbentLabels(reduced);
+  LocalSearch search(reduced, labels, stop);
+  if (!search.fits() && incumbent) {
+    // From the cheap side towards the incumbent, and from the incumbent towards the cheap side.
+    LocalSearch retreating(reduced, labels, stop);
+    if (retreating.retreat(*incumbent)) {
+      retreating.improve(true);
+      consider(reduced, retreating.labels());
+    }
+    LocalSearch adopting(reduced, *incumbent, stop);
+    if (adopting.adopt(labels)) {
+      adopting.improve(true);
+      consider(reduced, adopting.labels());
+    }
+  }
+  if (search.repair(20 * reduced.numVariables() + 100)) {
+    search.improve(true);
+    consider(reduced, search.labels());
+  }
+  primal_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 bool Search::enumerate(const ReducedProblem& reduced) {
   if (reduced.numVariables() > kMaxExhaustiveVariables) return false;
   const Phase phase(*this, "enumeration");
-  const auto incumbent = incumbentLabels(reduced);
   // Below the incumbent means cheaper by at least one unit.
-  const double cutoff = incumbent ? reduced.costOf(*incumbent) - 0.5 : kInfinity;
-  const ExhaustiveResult result =
-      searchExhaustively(reduced, cutoff, kMaxExhaustiveNodes, [this] { return stopped(); });
+  const ExhaustiveResult result = searchExhaustively(reduced, cutoff() - 0.5, kMaxExhaustiveNodes,
+                                                     [this] { return stopped(); });
   if (!result.labels.empty()) consider(reduced, result.labels);
   if (!result.finished) return closed();
   if (!result.labels.empty()) {
     raiseBound(result.cost);
-  } else if (incumbent) {
-    raiseBound(reduced.costOf(*incumbent));
-  } else if (incumbent_.empty()) {
+  } else if (!incumbent_.empty()) {
+    raiseBound(cutoff());
+  } else {
     proof_ = InfeasibilityProof::kEnumeration;
   }
   return true;
@@ -183,7 +330,8 @@ void Search::considerChoice(std::vector<int32_t> choice) {
 }
 
 void Search::raiseBound(double bound) {
-  const double rounded = std::ceil(bound);
+  // Values were only removed from choices that cost more than the incumbent.
+  const double rounded = std::min(std::ceil(bound), has_fixed_ ? cutoff() : kInfinity);
   if (!(std::abs(rounded) < 9e15)) return;
   // Rounding down every cost by 2^shift leaves a bound on the true cost.
   const int64_t units = static_cast<int64_t>(rounded) * (int64_t{1} << reduction_.costShift());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "intraop/certificate.h"
+#include "intraop/elimination.h"
 #include "intraop/memory_rows.h"
 #include "intraop/reduced_problem.h"
 #include "intraop/reduction.h"
@@ -32,20 +33,33 @@ class Search {
   bool stopped() const;
   double secondsLeft() const;
   bool closed() const;
+  // More than any choice can cost, in the reduction's units.
+  double costCeiling(const ReducedProblem& reduced) const;
+  // The incumbent's cost in the reduction's units, or infinity.
+  double cutoff() const;
 
   // Phases. Each returns true when the search is over.
   bool reduce();
-  bool solveExactly(const ReducedProblem& reduced);
+  bool solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination);
+  bool boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination);
   bool enumerate(const ReducedProblem& reduced);
   bool finishWithIntegerProgram(const ReducedProblem& reduced);
+
+  // Makes the choice fit, improves it and records it; starts and combines with the incumbent.
+  void searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels);
+  // Removes values that no choice as cheap as the incumbent takes; marginals[v][a] bounds the cost
+  // of every choice with value a at v. Returns the share of values removed.
+  double fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals);
 
   // Records a choice when it is valid and better than the incumbent.
   bool consider(const ReducedProblem& reduced, std::span<const int32_t> labels);
   void considerChoice(std::vector<int32_t> choice);
-  // Records a proven bound in the reduction's (shifted) units.
+  // Records a bound on what the reduction still holds, in its (shifted) units. Choices fixed away
+  // cost more than the incumbent, so it also bounds all of them once cut to the incumbent's cost.
   void raiseBound(double bound);
   // The incumbent in the reduced problem's values, when it is still representable there.
   std::optional<std::vector<int32_t>> incumbentLabels(const ReducedProblem& reduced) const;
+  double numValuesLeft() const;
   void report();
   Claim claim() const;
 
@@ -58,7 +72,8 @@ class Search {
   int64_t incumbent_cost_ = 0;
   std::optional<int64_t> lower_bound_;
   InfeasibilityProof proof_ = InfeasibilityProof::kNone;
-  bool cut_short_ = false;
+  bool has_fixed_ = false;  // values were removed because of the incumbent's cost
+  double primal_seconds_ = 0.0;
   std::vector<PhaseTime> phases_;
   std::string phase_name_;
   std::chrono::steady_clock::time_point last_report_;

@@ -91,6 +91,13 @@ def test_known_instances_are_proven(file, optimum):
     assert (result.status, result.cost) == ("optimal", optimum)
 
 
+def test_binding_limit_on_a_whole_step_leaves_a_small_gap():
+    result = solve_ilp(DATA / "whole_step/gpt24_8_s10.json.gz", time_limit_s=20)
+    assert result.cost >= 731490297
+    assert result.lower_bound <= 731490297
+    assert result.gap <= 1e-3
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [
