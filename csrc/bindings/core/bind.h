@@ -13,6 +13,8 @@ void bindBase(pybind11::module_& module);
 void bindMesh(pybind11::module_& module);
 // Placements, specs and conversions between specs.
 void bindReshard(pybind11::module_& module);
+// Emitted programs.
+void bindProgram(pybind11::module_& module);
 
 // The intra-operator solver on problem files and arrays (`solve_problem_file`, `solve_problem`).
 void bindSolve(pybind11::module_& module);

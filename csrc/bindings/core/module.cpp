@@ -11,6 +11,6 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindBase(module);
   shardwright::bindMesh(module);
   shardwright::bindReshard(module);
-
   shardwright::bindSolve(module);
+  shardwright::bindProgram(module);
 }
