@@ -34,7 +34,8 @@ class RuleRegistry {
 RuleRegistry builtinRules();
 
 // Rule from einsum-like text, for sw.register_rule and for simple ops: "b m k, b k n -> b m n".
-// Sizes come from the operands' and outputs' shapes; "1" is a size-1 dim, "*" marks a blocked factor
+// Sizes come from the operands' and outputs' shapes; "1" is a size-1 dim, "*" marks a blocked
+// factor
 // ("n*"), "(h e)" a dim of several factors, outer to inner (all sizes but one must be known from
 // elsewhere in the text or from `sizes`). "," parts tensors, an empty part is a 0-d tensor. Throws
 // RuleError [E202].

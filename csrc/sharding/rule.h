@@ -14,8 +14,8 @@ namespace shardwright {
 // operand has and an output lacks is a reduction, and that output becomes partial.
 struct Factor {
   std::int64_t size = 1;
-  bool blocked = false;               // never sharded (softmax dim, conv window, sort dim)
-  ReduceOp reduce = ReduceOp::kSum;   // how an output without this factor is completed
+  bool blocked = false;              // never sharded (softmax dim, conv window, sort dim)
+  ReduceOp reduce = ReduceOp::kSum;  // how an output without this factor is completed
   // Sharding it needs to know which part this rank holds (vocabulary of an embedding, arange):
   // the op named in ShardingRule::offset_op is emitted instead. Only the outermost atom of such a
   // factor may be sharded; at most one such factor of an op is.

@@ -15,6 +15,7 @@ from shardwright.errors import (
     ShardwrightError,
     SolverError,
 )
+from shardwright.rules import register_rule
 from shardwright.version import __version__
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "ShardwrightError",
     "SolverError",
     "__version__",
+    "register_rule",
 ]

@@ -18,5 +18,9 @@ void bindProgram(pybind11::module_& module);
 
 // The intra-operator solver on problem files and arrays (`solve_problem_file`, `solve_problem`).
 void bindSolve(pybind11::module_& module);
+// The op table of a step: ValueRef, Graph.
+void bindGraph(pybind11::module_& module);
+// RuleRegistry, ShardedGraph with its rules, atoms and strategies as plain tables.
+void bindSharding(pybind11::module_& module);
 
 }  // namespace shardwright

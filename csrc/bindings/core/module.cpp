@@ -12,5 +12,7 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindMesh(module);
   shardwright::bindReshard(module);
   shardwright::bindSolve(module);
+  shardwright::bindGraph(module);
+  shardwright::bindSharding(module);
   shardwright::bindProgram(module);
 }

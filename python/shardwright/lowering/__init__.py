@@ -1,0 +1,1 @@
+"""From a plan to programs over local shards."""
