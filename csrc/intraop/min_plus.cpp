@@ -49,6 +49,40 @@ SHARDWRIGHT_VECTORISED double least(const double* p, size_t n) {
   return result;
 }
 
+SHARDWRIGHT_VECTORISED void multiply(double* out, const double* base, const double* table,
+                                     size_t rows, size_t cols) {
+  for (size_t b = 0; b < cols; ++b) out[b] = kInfinity;
+  for (size_t a = 0; a < rows; ++a) {
+    const double first = base[a];
+    const double* row = table + a * cols;
+    for (size_t b = 0; b < cols; ++b) {
+      const double cost = first + row[b];
+      out[b] = cost < out[b] ? cost : out[b];
+    }
+  }
+}
+
+SHARDWRIGHT_VECTORISED void splitOff(double* base, double share, const double* h,
+                                     const double* message, size_t n, double quantum) {
+  // Adding and taking away 1.5 * 2^52 quanta rounds to the nearest quantum; one quantum less before
+  // makes it a round downwards.
+  const double shift = 6755399441055744.0 * quantum;
+  for (size_t a = 0; a < n; ++a) {
+    const double share_of_h = ((share * h[a] - quantum) + shift) - shift;
+    base[a] = share_of_h - message[a];
+  }
+}
+
+SHARDWRIGHT_VECTORISED double normalise(double* out, size_t n, double cap) {
+  double smallest = kInfinity;
+  for (size_t b = 0; b < n; ++b) smallest = out[b] < smallest ? out[b] : smallest;
+  for (size_t b = 0; b < n; ++b) {
+    const double rest = out[b] - smallest;
+    out[b] = rest < cap ? rest : cap;
+  }
+  return smallest;
+}
+
 #undef SHARDWRIGHT_VECTORISED
 
 }  // namespace shardwright::min_plus

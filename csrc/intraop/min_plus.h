@@ -16,5 +16,13 @@ void assign(double* sum, double base, const double* p, size_t n);
 // sum[b] += p[b].
 void add(double* sum, const double* p, size_t n);
 double least(const double* p, size_t n);
+// out[b] = min over a of base[a] + table[a * cols + b].
+void multiply(double* out, const double* base, const double* table, size_t rows, size_t cols);
+// base[a] = share * h[a] - message[a], the product rounded down to a multiple of quantum. Exact
+// while |share * h[a]| < 2^50 quanta.
+void splitOff(double* base, double share, const double* h, const double* message, size_t n,
+              double quantum);
+// out[b] = min(out[b] - least, cap), where least is the least entry; returns it.
+double normalise(double* out, size_t n, double cap);
 
 }  // namespace shardwright::min_plus

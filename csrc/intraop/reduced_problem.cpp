@@ -31,7 +31,8 @@ ReducedProblem::ReducedProblem(Reduction& reduction, const MemoryLayout& layout)
   std::sort(order.begin(), order.end());
 
   const MemoryState memory = measureMemory(reduction, layout);
-  const std::vector<int32_t> rows = bindingRows(memory);
+  layout_rows_ = bindingRows(memory);
+  const std::vector<int32_t>& rows = layout_rows_;
   for (int32_t row : rows) slack_bytes_.push_back(memory.slack_bytes[static_cast<size_t>(row)]);
   const auto row_from = [&](int32_t row) {
     return static_cast<int32_t>(std::lower_bound(rows.begin(), rows.end(), row) - rows.begin());

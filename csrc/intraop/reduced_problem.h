@@ -39,6 +39,8 @@ class ReducedProblem {
   const std::vector<Matrix>& tables() const { return tables_; }
   const Matrix& table(int32_t id) const { return tables_[static_cast<size_t>(id)]; }
   const std::vector<int64_t>& slackBytes() const { return slack_bytes_; }
+  // MemoryLayout row of each row, to carry multipliers over to another reduction.
+  const std::vector<int32_t>& layoutRows() const { return layout_rows_; }
   int32_t numVariables() const { return static_cast<int32_t>(variables_.size()); }
   int32_t numRows() const { return static_cast<int32_t>(slack_bytes_.size()); }
   double offset() const { return offset_; }
@@ -59,6 +61,7 @@ class ReducedProblem {
   std::vector<ReducedEdge> edges_;
   std::vector<Matrix> tables_;
   std::vector<int64_t> slack_bytes_;
+  std::vector<int32_t> layout_rows_;
   std::vector<int32_t> fixed_strategies_;
   double offset_ = 0.0;
   double quantum_ = 1.0;

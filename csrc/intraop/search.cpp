@@ -9,6 +9,7 @@
 #include "intraop/integer_program.h"
 #include "intraop/lagrangian.h"
 #include "intraop/local_search.h"
+#include "intraop/message_dual.h"
 #include "intraop/presolve.h"
 
 namespace shardwright {
@@ -16,7 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxExhaustiveNodes = 200'000;
 constexpr int32_t kMaxExhaustiveVariables = 400;
 // CBC is not started on programs it could not even set up in the time left.
 constexpr double kProgramEntriesPerSecond = 15'000.0;
@@ -128,6 +128,8 @@ Claim Search::run() {
       } else if (boundByLagrangian(reduced, elimination)) {
         return claim();
       }
+    } else if (boundByMessages(reduced)) {
+      return claim();
     }
     if (stopped()) return claim();
     if (enumerate(reduced)) return claim();
@@ -190,8 +192,10 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
     lagrangian_options.on_labels = [&](const std::vector<int32_t>& labels) {
       searchFrom(reduced, labels);
     };
-    result = maximiseLagrangian(reduced, elimination, lagrangian_options);
+    result =
+        maximiseLagrangian(reduced, elimination, lagrangian_options, carriedMultipliers(reduced));
   }
+  carryMultipliers(reduced, result.multipliers);
   if (result.infeasible || result.bound > ceiling) {
     if (incumbent_.empty()) {
       proof_ = InfeasibilityProof::kDualBound;
@@ -212,6 +216,53 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   }
   fixByMarginals(reduced, marginals->costs);
   return false;
+}
+
+bool Search::boundByMessages(const ReducedProblem& reduced) {
+  const double ceiling = costCeiling(reduced);
+  MessageDualResult result;
+  {
+    const Phase phase(*this, "messages");
+    MessageDualOptions dual_options;
+    // Later rounds work on what fixing leaves, from where this one ends.
+    dual_options.time_limit_s = 0.5 * secondsLeft();
+    dual_options.target = [&] { return incumbent_.empty() ? ceiling + 1.0 : cutoff(); };
+    dual_options.stop = [this] { return stopped() || closed(); };
+    dual_options.on_bound = [this](double bound) { raiseBound(bound); };
+    dual_options.on_labels = [&](const std::vector<int32_t>& labels) {
+      searchFrom(reduced, labels);
+    };
+    result = maximiseByMessages(reduced, dual_options, carriedMultipliers(reduced));
+    carryMultipliers(reduced, result.multipliers);
+  }
+  if (result.bound > ceiling) {
+    if (incumbent_.empty()) {
+      proof_ = InfeasibilityProof::kDualBound;
+    } else {
+      raiseBound(cutoff());
+    }
+    return true;
+  }
+  if (closed()) return true;
+  if (!result.marginals.costs.empty()) fixByMarginals(reduced, result.marginals.costs);
+  return false;
+}
+
+std::vector<double> Search::carriedMultipliers(const ReducedProblem& reduced) const {
+  std::vector<double> multipliers;
+  for (int32_t row : reduced.layoutRows()) {
+    const auto it = multiplier_of_row_.find(row);
+    multipliers.push_back(it == multiplier_of_row_.end() ? 0.0 : it->second);
+  }
+  return multipliers;
+}
+
+void Search::carryMultipliers(const ReducedProblem& reduced,
+                              const std::vector<double>& multipliers) {
+  multiplier_of_row_.clear();
+  for (size_t i = 0; i < multipliers.size(); ++i) {
+    if (multipliers[i] > 0.0) multiplier_of_row_[reduced.layoutRows()[i]] = multipliers[i];
+  }
 }
 
 double Search::fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals) {
@@ -278,8 +329,8 @@ bool Search::enumerate(const ReducedProblem& reduced) {
   if (reduced.numVariables() > kMaxExhaustiveVariables) return false;
   const Phase phase(*this, "enumeration");
   // Below the incumbent means cheaper by at least one unit.
-  const ExhaustiveResult result = searchExhaustively(reduced, cutoff() - 0.5, kMaxExhaustiveNodes,
-                                                     [this] { return stopped(); });
+  const ExhaustiveResult result = searchExhaustively(
+      reduced, cutoff() - 0.5, options_.max_enumeration_nodes, [this] { return stopped(); });
   if (!result.labels.empty()) consider(reduced, result.labels);
   if (!result.finished) return closed();
   if (!result.labels.empty()) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +43,7 @@ class Search {
   bool reduce();
   bool solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination);
   bool boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination);
+  bool boundByMessages(const ReducedProblem& reduced);
   bool enumerate(const ReducedProblem& reduced);
   bool finishWithIntegerProgram(const ReducedProblem& reduced);
 
@@ -60,6 +62,8 @@ class Search {
   // The incumbent in the reduced problem's values, when it is still representable there.
   std::optional<std::vector<int32_t>> incumbentLabels(const ReducedProblem& reduced) const;
   double numValuesLeft() const;
+  std::vector<double> carriedMultipliers(const ReducedProblem& reduced) const;
+  void carryMultipliers(const ReducedProblem& reduced, const std::vector<double>& multipliers);
   void report();
   Claim claim() const;
 
@@ -74,6 +78,7 @@ class Search {
   InfeasibilityProof proof_ = InfeasibilityProof::kNone;
   bool has_fixed_ = false;  // values were removed because of the incumbent's cost
   double primal_seconds_ = 0.0;
+  std::map<int32_t, double> multiplier_of_row_;  // by layout row; carried from round to round
   std::vector<PhaseTime> phases_;
   std::string phase_name_;
   std::chrono::steady_clock::time_point last_report_;

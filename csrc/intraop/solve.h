@@ -29,6 +29,8 @@ struct SolveOptions {
   double max_elimination_work = 4e9;
   // ... and while the tables it keeps stay below this.
   double max_elimination_bytes = 2e9;
+  // Small residual problems are searched exhaustively up to this many partial choices.
+  size_t max_enumeration_nodes = 200'000;
   // Integer program (CBC) on what the bounds leave over; off leaves the gap unproven.
   bool use_integer_program = true;
   // Prune and contract before solving; off only to test the rest of the solver.

@@ -57,5 +57,35 @@ TEST(SolveFuzz, EqualsBruteForceWithoutPresolve) {
   }
 }
 
+// Each way to close a problem on its own, with the easier ones switched off.
+TEST(SolveFuzz, EqualsBruteForceByMessagesAndEnumeration) {
+  SolveOptions options;
+  options.max_elimination_work = 0.0;
+  options.smallest_peak_time_s = 0.0;
+  for (int seed = 2000; seed < 2200; ++seed) {
+    std::mt19937_64 random(static_cast<uint64_t>(seed));
+    RandomProblemOptions shape;
+    shape.max_nodes = 7;
+    shape.with_limit = seed % 3 != 0;
+    expectEqualToBruteForce(makeRandomProblem(random, shape), options,
+                            "seed " + std::to_string(seed));
+  }
+}
+
+TEST(SolveFuzz, EqualsBruteForceByIntegerProgram) {
+  SolveOptions options;
+  options.max_enumeration_nodes = 0;
+  options.smallest_peak_time_s = 0.0;
+  for (int seed = 3000; seed < 3060; ++seed) {
+    options.max_elimination_work = seed % 2 == 0 ? 0.0 : 1e9;
+    std::mt19937_64 random(static_cast<uint64_t>(seed));
+    RandomProblemOptions shape;
+    shape.min_nodes = 6;
+    shape.edge_probability = 0.7;
+    expectEqualToBruteForce(makeRandomProblem(random, shape), options,
+                            "seed " + std::to_string(seed));
+  }
+}
+
 }  // namespace
 }  // namespace shardwright

@@ -1,0 +1,36 @@
+// Lagrangian dual of the memory rows over message passing: subgradient steps on the multipliers,
+// one sweep each. Anytime; used where exact elimination is too wide.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "intraop/message_passing.h"
+
+namespace shardwright {
+
+struct MessageDualOptions {
+  double time_limit_s = 10.0;
+  // Cost of the best known choice: no bound above it is needed, and gains that are small beside
+  // what is missing to it count as a stall. Asked again and again, as on_labels may lower it.
+  std::function<double()> target;
+  std::function<bool()> stop;
+  std::function<void(double)> on_bound;
+  // Called with the choice read off after a sweep; may take long.
+  std::function<void(const std::vector<int32_t>&)> on_labels;
+};
+
+struct MessageDualResult {
+  double bound = -kInfinity;
+  std::vector<double> multipliers;  // per row, of the best bound
+  MarginalResult marginals;         // under those multipliers
+  int num_sweeps = 0;
+  bool stalled = false;  // ended because the bound no longer rises
+};
+
+// start: multipliers to begin with (empty = none).
+MessageDualResult maximiseByMessages(const ReducedProblem& problem,
+                                     const MessageDualOptions& options,
+                                     const std::vector<double>& start = {});
+
+}  // namespace shardwright
