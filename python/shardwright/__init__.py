@@ -15,8 +15,6 @@ from shardwright.errors import (
     ShardwrightError,
     SolverError,
 )
-from shardwright.plan import Plan
-from shardwright.planning import plan
 from shardwright.rules import register_rule
 from shardwright.version import __version__
 
@@ -28,7 +26,6 @@ __all__ = [
     "ConfigError",
     "InfeasibleError",
     "InternalError",
-    "Plan",
     "PlanError",
     "ProblemError",
     "RankMismatchError",
@@ -36,6 +33,5 @@ __all__ = [
     "ShardwrightError",
     "SolverError",
     "__version__",
-    "plan",
     "register_rule",
 ]

@@ -11,7 +11,6 @@ from torch import Tensor, fx
 
 from shardwright.capture import ops as _ops  # noqa: F401  (registers the ops)
 from shardwright.capture.arguments import StepArguments, sort_arguments
-from shardwright.capture.initial_state import constant_value
 from shardwright.capture.normalize import normalize
 from shardwright.capture.optimizers import hyper_inputs, is_known, read_hyper, state_inputs
 from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph
@@ -74,16 +73,15 @@ def _lr_of_unknown_optimizers(arguments: StepArguments) -> frozenset[str]:
 
 def _assemble(trace: Trace, arguments: StepArguments) -> StepGraph:
     """Normalises, drops what is not needed and labels the ends."""
-    graph_module, graph = trace.graph_module, trace.graph_module.graph
-    inputs = list(trace.inputs)
-    constants = _lift_constants(graph_module, inputs)
+    graph, inputs = trace.graph, list(trace.inputs)
+    constants = _lift_constants(graph, trace.constants, inputs)
     (output,) = (n for n in graph.nodes if n.op == "output")
     values, results = output.args[0]
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     output.args = ([*(v for v in values if v is not None), *results],)
     updated = [i for i, value in enumerate(values) if value is not None]
     fake_mode = inputs[0].meta.fake_mode  # type: ignore[attr-defined]
-    normalize(graph_module, fake_mode, arguments.where)
+    normalize(graph, fake_mode, arguments.where)
 
     new_values = list(output.args[0])
     kept, outputs = [], []
@@ -95,21 +93,18 @@ def _assemble(trace: Trace, arguments: StepArguments) -> StepGraph:
     outputs += [OutputSpec("result")] * len(results)
     output.args = (kept,)
     graph.eliminate_dead_code()
-    return _drop_unused_inputs(
-        trace, arguments, graph_module, placeholders, inputs, outputs, constants
-    )
+    return _drop_unused_inputs(trace, arguments, graph, placeholders, inputs, outputs, constants)
 
 
 def _drop_unused_inputs(
     trace: Trace,
     arguments: StepArguments,
-    graph_module: fx.GraphModule,
+    graph: fx.Graph,
     placeholders: list[fx.Node],
     inputs: list[InputSpec],
     outputs: list[OutputSpec],
     constants: dict[str, Tensor],
 ) -> StepGraph:
-    graph = graph_module.graph
     kept: list[InputSpec] = []
     position: dict[int, int] = {}
     for i, (node, spec) in enumerate(zip(placeholders, inputs, strict=True)):
@@ -125,8 +120,9 @@ def _drop_unused_inputs(
         o if o.updates is None else dataclasses.replace(o, updates=position[o.updates])
         for o in outputs
     ]
+    _forget_autograd(graph)
     graph.lint()
-    graph_module.recompile()
+    graph_module = fx.GraphModule(torch.nn.Module(), graph)
     names = {spec.name for spec in kept if spec.kind == "constant"}
     return StepGraph(
         graph_module,
@@ -151,28 +147,27 @@ def _refuse_carried_grad(node: fx.Node, spec: InputSpec, arguments: StepArgument
         )
 
 
-def _lift_constants(graph_module: fx.GraphModule, inputs: list[InputSpec]) -> dict[str, Tensor]:
+def _forget_autograd(graph: fx.Graph) -> None:
+    """Replaces fakes that carry a history of operations by fakes that do not."""
+    for node in graph.nodes:
+        val = node.meta.get("val")
+        if isinstance(val, Tensor) and val.requires_grad:
+            node.meta["val"] = val.detach()
+
+
+def _lift_constants(
+    graph: fx.Graph, values: dict[str, Tensor], inputs: list[InputSpec]
+) -> dict[str, Tensor]:
     """Tensor constants of the graph: uniform ones become aten.full, others placeholders."""
-    graph = graph_module.graph
     constants: dict[str, Tensor] = {}
     last = [n for n in graph.nodes if n.op == "placeholder"][-1]
     fake_mode = inputs[0].meta.fake_mode  # type: ignore[attr-defined]
-    lifted: dict[str, fx.Node] = {}
     for node in [n for n in graph.nodes if n.op == "get_attr"]:
-        target = str(node.target)
-        if target not in lifted:
-            value = constant_value(getattr(graph_module, target))
-            if value is None:
-                raise CaptureError(
-                    "the step uses a tensor that capture cannot trace to an argument",
-                    code="E106",
-                    where=node.meta.get("source") or "",
-                    advice="pass it as an argument of the step or register it as a buffer",
-                )
-            lifted[target] = _lift(graph, node, value.cpu(), last, inputs, constants, fake_mode)
-            if lifted[target].op == "placeholder":
-                last = lifted[target]
-        node.replace_all_uses_with(lifted[target])
+        if node.users:
+            value = values[str(node.target)].cpu()
+            lifted = _lift(graph, node, value, last, inputs, constants, fake_mode)
+            last = lifted if lifted.op == "placeholder" else last
+            node.replace_all_uses_with(lifted)
         graph.erase_node(node)
     return constants
 

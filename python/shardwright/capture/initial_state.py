@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, fx
 
 from shardwright.capture.optimizers import StateInput
-from shardwright.capture.session import Session
 from shardwright.capture.step_graph import InputSpec, StateInit
 from shardwright.errors import CaptureError
 
 
-def split_initial_state(
-    graph_module: fx.GraphModule, inputs: list[InputSpec], session: Session
+def beginnings(
+    created: Sequence[tuple[StateInput, fx.Node]],
+    spec_of: Mapping[fx.Node, InputSpec],
+    constants: Mapping[str, Tensor],
+    where: str,
 ) -> list[StateInput]:
-    """Finds how new state begins and drops those values from the output."""
-    graph = graph_module.graph
-    (output,) = (n for n in graph.nodes if n.op == "output")
-    values, results, created = output.args[0]
-    spec_of = dict(zip((n for n in graph.nodes if n.op == "placeholder"), inputs, strict=True))
+    """Finds how state begins that the step made.
+
+    Args:
+        created: state with the node of its first value.
+        spec_of: placeholder -> label.
+        constants: values of the graph's constants.
+        where: place of the step.
+
+    Raises:
+        CaptureError: E111 a state begins with a value that is computed in the step.
+    """
     found = []
-    for (state, _), node in zip(session.created, created, strict=True):
-        init = _initial_value(graph_module, node, spec_of, state.parameter)
+    for state, node in created:
+        init = _initial_value(constants, node, spec_of, state.parameter)
         if init is None:
             raise CaptureError(
                 f"state {state.key!r} of {state.optimizer} begins with a value that is computed "
                 "inside the step",
                 code="E111",
                 values=[f"parameter: {state.parameter}", f"made by: {node}"],
-                where=session.arguments.where,
+                where=where,
                 advice="begin it with zeros, a constant or a copy of the parameter, or create it "
                 "in the optimizer's constructor",
             )
         found.append(StateInput(state.optimizer, state.parameter, state.key, state.shape,
                                 state.dtype, init))  # fmt: skip
-    output.args = ((values, results),)
     return found
 
 
@@ -50,7 +58,7 @@ _FILLS = {
 
 
 def _initial_value(
-    graph_module: fx.GraphModule, node: Any, spec_of: dict[fx.Node, InputSpec], owner: str
+    constants: Mapping[str, Tensor], node: Any, spec_of: Mapping[fx.Node, InputSpec], owner: str
 ) -> StateInit | None:
     while isinstance(node, fx.Node):
         if node.op == "placeholder":
@@ -58,8 +66,8 @@ def _initial_value(
             copies = spec.kind == "parameter" and spec.name == owner
             return StateInit("parameter") if copies else None
         if node.op == "get_attr":
-            value = constant_value(getattr(graph_module, str(node.target)))
-            if value is None or not value.numel() or not bool((value == value.flatten()[0]).all()):
+            value = constants[str(node.target)]
+            if not value.numel() or not bool((value == value.flatten()[0]).all()):
                 return None
             return StateInit("full", float(value.flatten()[0]))
         name = getattr(getattr(node.target, "_schema", None), "name", "")
@@ -75,11 +83,3 @@ def _initial_value(
             return None
         node = node.args[0]
     return None
-
-
-def constant_value(value: Tensor) -> Tensor | None:
-    """Real value of a tensor constant of the graph, None if it is not known."""
-    known = getattr(value, "constant", None)
-    if known is not None:
-        return known  # type: ignore[no-any-return]
-    return None if "Fake" in type(value).__name__ else value.detach()

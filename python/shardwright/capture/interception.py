@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import Tensor
-from torch._subclasses.functional_tensor import FunctionalTensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from shardwright.capture import ops
@@ -69,6 +69,7 @@ class Interception(TorchFunctionMode):
             F.dropout2d: functools.partial(self._channel_dropout, 2),
             F.dropout3d: functools.partial(self._channel_dropout, 2),
             Tensor.backward: self._tensor_backward,
+            Tensor.data.__set__: self._replace_data,  # type: ignore[attr-defined]
         }
         self._engine_backward = torch.autograd.backward
         self._engine_grad = torch.autograd.grad
@@ -82,10 +83,9 @@ class Interception(TorchFunctionMode):
     ) -> Any:
         """Answers one torch call of the step."""
         kwargs = kwargs or {}
-        if not self.tags.set_source(current_user_line()):
-            self.tags.set_source(self._where)
+        self.tags.set_source(current_user_line())
         for argument in args:
-            if isinstance(argument, Tensor) and not isinstance(argument, FunctionalTensor):
+            if isinstance(argument, Tensor) and not isinstance(argument, FakeTensor):
                 self._check_foreign(argument)
         if func in _VALUE_READS:
             return self._read_value(func, args, kwargs)
@@ -109,7 +109,6 @@ class Interception(TorchFunctionMode):
         targets: list[tuple[Any, str, Any]] = [
             (F, "scaled_dot_product_attention", self._attention),
             (F, "dropout", self._dropout),
-            (FunctionalTensor, "cuda", lambda tensor, *args, **kwargs: tensor),
             (torch.autograd, "backward", self._backward),
             (torch.autograd, "grad", self._grad),
             (torch.amp.autocast_mode.autocast, "__init__", _autocast_on_cpu()),
@@ -288,6 +287,11 @@ class Interception(TorchFunctionMode):
             return original(replay, *args, **kwargs)
 
         return checkpoint
+
+    def _replace_data(self, tensor: Tensor, value: Tensor) -> None:
+        """tensor.data = value, as a copy: the tensor keeps its place among the inputs."""
+        with torch.no_grad():
+            tensor.copy_(value)
 
     def _tensor_backward(
         self, tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None,

@@ -20,11 +20,11 @@ from shardwright.errors import CaptureError
 _aten = torch.ops.aten
 
 
-def normalize(graph_module: fx.GraphModule, fake_mode: FakeTensorMode, where: str) -> None:
+def normalize(graph: fx.Graph, fake_mode: FakeTensorMode, where: str) -> None:
     """Normalises in place; see the top of the file.
 
     Args:
-        graph_module: functional graph with `val` and tags on its nodes; constants are already
+        graph: functional graph with `val` and tags on its nodes; constants are already
             placeholders.
         fake_mode: mode of the nodes' `val`.
         where: place of the user's step, for errors.
@@ -32,7 +32,6 @@ def normalize(graph_module: fx.GraphModule, fake_mode: FakeTensorMode, where: st
     Raises:
         CaptureError: E110 a random op other than dropout; E112 an op that depends on strides.
     """
-    graph = graph_module.graph
     _drop_profiler_calls(graph)
     graph.eliminate_dead_code()
     _refuse(graph, where)
@@ -41,8 +40,6 @@ def normalize(graph_module: fx.GraphModule, fake_mode: FakeTensorMode, where: st
     rewriter.run(_FOLDS)
     _merge_equal(graph)
     graph.eliminate_dead_code()
-    graph.lint()
-    graph_module.recompile()
 
 
 def _drop_profiler_calls(graph: fx.Graph) -> None:

@@ -34,11 +34,12 @@ class OptimizerControl:
             name: [RecordingGroup(group) for group in optimizer.param_groups]
             for name, optimizer in self._optimizers.items()
         }
-        self._own = {
-            name: {key: optimizer.__dict__.get(key) for key in ("step", "zero_grad")}
-            for name, optimizer in self._optimizers.items()
-        }
         self._cleared: set[int] = set()
+        self._hyper_inputs = {(h.optimizer, h.group, h.key): h for h in session.hypers}
+        self._before = {
+            h.name: optim.group_value(self.groups[h.optimizer][h.group], h.key)
+            for h in session.hypers
+        }
         for hyper in session.hypers:
             if not optim.is_known(self._optimizers[hyper.optimizer]):
                 group = self.groups[hyper.optimizer][hyper.group]
@@ -88,10 +89,12 @@ class OptimizerControl:
         return step
 
     def _hyper(self, name: str, group: int, key: str) -> Tensor:
-        for hyper in self._session.hypers:
-            if (hyper.optimizer, hyper.group, hyper.key) == (name, group, key):
-                return self._by_name["hyper", hyper.name]
-        raise KeyError(key)
+        """Input for a hyper-parameter, or its value if the step itself has set it."""
+        hyper = self._hyper_inputs[name, group, key]
+        present = optim.group_value(self.groups[name][group], key)
+        if present is self._before[hyper.name]:
+            return self._by_name["hyper", hyper.name]
+        return torch.full((), float(present), dtype=torch.float64)
 
     @contextlib.contextmanager
     def watching_zero_grad(self, traced: dict[int, Tensor]) -> Iterator[None]:
@@ -149,9 +152,10 @@ class _StateTable(dict[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         layout = optim.state_value_layout(value)
         if key not in self and layout is not None:
-            first = value.clone() if isinstance(value, Tensor) else torch.tensor(value)
+            first = value if isinstance(value, Tensor) else torch.tensor(value)
             state = StateInput(*self._owner, key, *layout, StateInit("full"))
-            self._session.created.append((state, first))
+            assert self._session.node_of is not None
+            self._session.created.append((state, self._session.node_of(first)))
         super().__setitem__(key, value)
 
     def setdefault(self, key: str, default: Any = None) -> Any:

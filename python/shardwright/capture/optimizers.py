@@ -112,6 +112,13 @@ def read_hyper(optimizers: Mapping[str, Optimizer], name: str) -> float:
     return float(value)
 
 
+def group_value(group: dict[str, Any], key: str) -> Any:
+    """Value of a hyper-parameter key such as `beta1` in a parameter group, as it stands there."""
+    if key in ("beta1", "beta2"):
+        return dict.__getitem__(group, "betas")[int(key[-1]) - 1]
+    return dict.__getitem__(group, key)
+
+
 def state_inputs(arguments: StepArguments) -> list[StateInput]:
     """State of every trainable parameter of every optimizer, existing or to be created.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardwright.capture.arguments import StepArguments
@@ -24,9 +25,9 @@ class Session:
         fake_mode: mode of all fake tensors of the trace.
         result: the user's return value.
         guards: hyper-parameter values that the step read as Python numbers.
-        created: state made by the step, with its traced first value.
+        created: state made by the step, with the node of its first value.
         carried: parameters that keep a gradient which the step did not clear at its start.
-        num_backward: number of backward passes.
+        node_of: gives the node of a tensor's present value.
     """
 
     arguments: StepArguments
@@ -38,6 +39,6 @@ class Session:
     )
     result: Any = None
     guards: dict[str, Any] = field(default_factory=dict)
-    created: list[tuple[StateInput, Tensor]] = field(default_factory=list)
+    created: list[tuple[StateInput, fx.Node]] = field(default_factory=list)
     carried: set[str] = field(default_factory=set)
-    num_backward: int = 0
+    node_of: Callable[[Tensor], fx.Node] | None = None

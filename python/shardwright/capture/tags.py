@@ -1,26 +1,24 @@
-"""Phase, module path and source line of every traced node.
+"""Phase, module path and source line of every recorded node.
 
-While the step runs, the tags of the moment travel to each new node through torch.fx.traceback.
-Backward nodes carry the sequence number of the forward node they differentiate, and take that
-node's module path and source afterwards.
+A backward node takes module path and source of the forward node it differentiates: autograd
+numbers its functions, and hooks say which function runs.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
-from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 
-_KEY = "shardwright"
+_NOTES = "notes"
 
 
 class Tags:
-    """Tags of what is being traced now."""
+    """Tags of what is being recorded now."""
 
     def __init__(self, modules: dict[str, nn.Module]) -> None:
         self._path_of: dict[int, str] = {}
@@ -31,103 +29,103 @@ class Tags:
         self._stack: list[str] = []
         self._phase = ""
         self._source = ""
+        self._origin: dict[int, tuple[str, str]] = {}
+        self._function: int | None = None
         self.num_backward = 0
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Attaches tags to all nodes created inside."""
+        """Follows which module runs."""
         enter = nn.modules.module.register_module_forward_pre_hook(self._enter)
         leave = nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
-        saved = fx_traceback.current_meta
-        with fx_traceback.preserve_node_meta():
-            fx_traceback.current_meta = dict(saved)
-            self._publish()
-            try:
-                yield
-            finally:
-                fx_traceback.current_meta = saved
-                enter.remove()
-                leave.remove()
+        try:
+            yield
+        finally:
+            enter.remove()
+            leave.remove()
 
-    def set_source(self, source: str) -> bool:
-        """Notes the user's line that runs now; returns whether it is known."""
+    def attach(self, node: fx.Node) -> None:
+        """Tags a new node; `settle` completes what only the whole graph can tell."""
+        path = self._stack[-1] if self._stack else ""
+        source = self._source
+        if self._phase == "backward":
+            if not path and self._function is not None:
+                path, source = self._origin.get(self._function, ("", source))
+        else:
+            number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+            self._origin.setdefault(number, (path, source))
+        node.meta["phase"] = self._phase
+        node.meta["module_path"] = path
+        node.meta["source"] = source
+        if not self._phase:
+            differentiable = bool(self._stack) or torch.is_grad_enabled()
+            node.meta[_NOTES] = (self.num_backward, differentiable)
+
+    def set_source(self, source: str) -> None:
+        """Notes the user's line that runs now, unless it is unknown."""
         self._source = source or self._source
-        self._publish()
-        return bool(source)
 
     @contextmanager
     def backward(self, roots: Sequence[Tensor]) -> Iterator[None]:
         """Everything inside is backward of `roots`."""
-        functions = [t.grad_fn for t in roots if t.grad_fn is not None]
-        setup_stacktrace_preservation_hooks(functions)
         nested = self._phase == "backward"  # checkpointing runs a backward inside backward
+        for function in _functions(roots):
+            number = function._sequence_nr()
+            function.register_prehook(lambda _, number=number: self._run(number))
+            function.register_hook(lambda *_: self._run(None))
         with self.phase("backward"):
             yield
+        self._function = None
         self.num_backward += not nested
-        self._publish()
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
         """Everything inside belongs to the phase."""
         saved, self._phase = self._phase, phase
-        self._publish()
         try:
             yield
         finally:
             self._phase = saved
-            self._publish()
+
+    def settle(self, graph: fx.Graph) -> None:
+        """Decides the phase of nodes outside of backward() and of optimizer.step().
+
+        Such a node belongs to the update when it depends on gradients and no later backward() can
+        start from it (clipping, for instance).
+        """
+        for node in graph.nodes:
+            notes = node.meta.pop(_NOTES, None)
+            if notes is not None:
+                index, differentiable = notes
+                after = any(a.meta["phase"] != "forward" for a in node.all_input_nodes)
+                updates = after and not (differentiable and index < self.num_backward)
+                node.meta["phase"] = "update" if updates else "forward"
+            elif "phase" not in node.meta:
+                node.meta.update(phase="forward", module_path="", source="")
+
+    def _run(self, function: int | None) -> None:
+        self._function = function
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         path = self._path_of.get(id(module))
         self._stack.append(path if path is not None else (self._stack[-1] if self._stack else ""))
-        self._publish()
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if self._stack:
             self._stack.pop()
-        self._publish()
-
-    def _publish(self) -> None:
-        fx_traceback.current_meta["custom"] = {
-            _KEY: (
-                self._phase,
-                self._stack[-1] if self._stack else "",
-                self._source,
-                self.num_backward,
-                bool(self._stack) or torch.is_grad_enabled(),
-            )
-        }
 
 
-def settle_tags(graph: fx.Graph, num_backward: int) -> None:
-    """Turns the tags noted during tracing into phase, module_path and source of every node.
-
-    A node outside of backward() and of optimizer.step() belongs to the update when it depends on
-    gradients and no later backward() can start from it (clipping, for instance).
-    """
-    origin: dict[int, tuple[str, str]] = {}
-    for node in graph.nodes:
-        phase, path, source, _, _ = _noted(node)
-        if phase != "backward" and "seq_nr" in node.meta:
-            origin.setdefault(node.meta["seq_nr"], (path, source))
-    for node in graph.nodes:
-        phase, path, source, index, differentiable = _noted(node)
-        if phase == "backward":
-            found = origin.get(node.meta.get("seq_nr", -1))
-            if found is not None and not path:
-                path, source = found[0], found[1] or source
-        elif phase == "":
-            after = any(a.meta["phase"] != "forward" for a in node.all_input_nodes)
-            updates = after and not (differentiable and index < num_backward)
-            phase = "update" if updates else "forward"
-        node.meta["phase"] = phase
-        node.meta["module_path"] = path
-        node.meta["source"] = source
-
-
-def _noted(node: fx.Node) -> tuple[str, str, str, int, bool]:
-    noted = (node.meta.get("custom") or {}).get(_KEY)
-    return noted if noted is not None else ("", "", "", 0, True)
+def _functions(roots: Sequence[Tensor]) -> Iterator[Any]:
+    """Every autograd function from which the roots were made."""
+    queue = deque(t.grad_fn for t in roots if t.grad_fn is not None)
+    seen = set(queue)
+    while queue:
+        function = queue.popleft()
+        yield function
+        for following, _ in function.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                queue.append(following)
 
 
 def copy_tags(source: fx.Node, target: fx.Node) -> None:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from shardwright.capture import optimizers as optim
 from shardwright.capture.arguments import CONSTANT_TYPES, StepArguments
 from shardwright.capture.decompositions import decomposition_table
 from shardwright.capture.failures import explained
-from shardwright.capture.initial_state import split_initial_state
+from shardwright.capture.initial_state import beginnings
 from shardwright.capture.interception import Interception
 from shardwright.capture.optimizer_control import OptimizerControl
 from shardwright.capture.optimizers import StateInput
+from shardwright.capture.recorder import Recorder
 from shardwright.capture.session import Session
 from shardwright.capture.step_graph import InputSpec, ResultSlot, ResultTree
 from shardwright.capture.swap import modules_on, optimizers_on
-from shardwright.capture.tags import Tags, settle_tags
+from shardwright.capture.tags import Tags
 from shardwright.errors import CaptureError
 
 
@@ -32,8 +32,9 @@ class Trace:
     """A traced step before normalisation.
 
     Attributes:
-        graph_module: functional graph; the output is (new value of each input or None, results).
+        graph: functional graph; the output is (new value of each input or None, results).
         inputs: one per placeholder.
+        constants: values of the graph's `get_attr` nodes.
         result_tree: the user's return value.
         guards: hyper-parameter values that the step read as Python numbers.
         new_state: state that the step's optimizers created, with its beginning.
@@ -41,8 +42,9 @@ class Trace:
             did not clear it before its first backward().
     """
 
-    graph_module: fx.GraphModule
+    graph: fx.Graph
     inputs: list[InputSpec]
+    constants: dict[str, Tensor]
     result_tree: ResultTree
     guards: dict[str, Any]
     new_state: list[StateInput]
@@ -70,15 +72,28 @@ def trace_step(
     hypers = optim.hyper_inputs(arguments.optimizers, baked_hyper)
     session = Session(arguments, states, hypers, with_grads)
     inputs = _make_inputs(session)
-    with session.fake_mode:
-        fakes = [spec.meta for spec in inputs]
-        with explained(arguments):
-            graph_module = make_fx(
-                lambda *flat: _run(session, inputs, flat), decomposition_table=decomposition_table()
-            )(*fakes)
-    settle_tags(graph_module.graph, session.num_backward)
-    new_state = split_initial_state(graph_module, inputs, session)
-    return Trace(graph_module, inputs, session.result, session.guards, new_state, session.carried)
+    recorder = Recorder(session.fake_mode, Tags(arguments.modules), decomposition_table())
+    session.node_of = recorder.node_of
+    placeholders = [recorder.placeholder(_node_name(spec), spec.meta) for spec in inputs]
+    with session.fake_mode, explained(arguments):
+        values, results = _run(session, recorder, inputs, placeholders)
+    recorder.graph.output((values, results))
+    recorder.tags.settle(recorder.graph)
+    spec_of = dict(zip(placeholders, inputs, strict=True))
+    new_state = beginnings(session.created, spec_of, recorder.constants, arguments.where)
+    return Trace(
+        recorder.graph,
+        inputs,
+        recorder.constants,
+        session.result,
+        session.guards,
+        new_state,
+        session.carried,
+    )
+
+
+def _node_name(spec: InputSpec) -> str:
+    return re.sub(r"\W+", "_", f"{spec.kind}_{spec.name}").strip("_")
 
 
 def _make_inputs(session: Session) -> list[InputSpec]:
@@ -115,38 +130,43 @@ def _make_inputs(session: Session) -> list[InputSpec]:
     return inputs
 
 
-def _run(session: Session, inputs: list[InputSpec], flat: Any) -> Any:
-    """The traced function: flat fakes -> (new values, results, first values of new state)."""
+def _run(
+    session: Session, recorder: Recorder, inputs: list[InputSpec], placeholders: list[fx.Node]
+) -> tuple[list[fx.Node | None], list[fx.Node]]:
+    """Runs the step on fakes; gives the nodes of all new values and of all results."""
     arguments = session.arguments
-    with FunctionalTensorMode():
-        wrapped: list[Tensor] = [FunctionalTensor.to_functional(x) for x in flat]
-        by_name: dict[tuple[str, str], Tensor] = {}
-        traced: dict[int, Tensor] = {}
-        for spec, value in zip(inputs, wrapped, strict=True):
-            if spec.kind == "parameter":
-                real = arguments.parameters[spec.name]
-                value = nn.Parameter(value, requires_grad=real.requires_grad)
-                traced[id(real)] = value
-            elif spec.kind == "buffer":
-                traced[id(arguments.buffers[spec.name])] = value
-            elif spec.kind == "batch" and spec.name in arguments.batch:
-                value.requires_grad_(arguments.batch[spec.name].requires_grad)
-            by_name[spec.kind, spec.name] = value
-        if session.with_grads:
-            for name, real in arguments.parameters.items():
-                if real.requires_grad:
-                    traced[id(real)].grad = by_name["batch", f"{name}.grad"]
-        return _call_step(session, inputs, by_name, traced)
+    by_name: dict[tuple[str, str], Tensor] = {}
+    traced: dict[int, Tensor] = {}
+    for spec, node in zip(inputs, placeholders, strict=True):
+        tensor = spec.meta.detach()  # what is recorded keeps the untouched fake
+        if spec.kind == "parameter":
+            real = arguments.parameters[spec.name]
+            tensor = nn.Parameter(tensor, requires_grad=real.requires_grad)
+            traced[id(real)] = tensor
+        elif spec.kind == "buffer":
+            traced[id(arguments.buffers[spec.name])] = tensor
+        elif spec.kind == "batch" and spec.name in arguments.batch:
+            tensor.requires_grad_(arguments.batch[spec.name].requires_grad)
+        recorder.bind(tensor, node)
+        by_name[spec.kind, spec.name] = tensor
+    if session.with_grads:
+        for name, real in arguments.parameters.items():
+            if real.requires_grad:
+                traced[id(real)].grad = by_name["batch", f"{name}.grad"]
+    with recorder:
+        values, results = _call_step(session, recorder.tags, inputs, by_name, traced)
+        new_nodes = [None if v is None else recorder.node_of(v) for v in values]
+        return new_nodes, [recorder.node_of(r) for r in results]
 
 
 def _call_step(
     session: Session,
+    tags: Tags,
     inputs: list[InputSpec],
     by_name: dict[tuple[str, str], Tensor],
     traced: dict[int, Tensor],
-) -> Any:
+) -> tuple[list[Tensor | None], list[Tensor]]:
     arguments = session.arguments
-    tags = Tags(arguments.modules)
     interception = Interception(tags, by_name["rng", "seed"], arguments.where)
     control = OptimizerControl(session, by_name, tags)
     leaves = [
@@ -154,39 +174,17 @@ def _call_step(
         for name, leaf in zip(arguments.names, arguments.leaves, strict=True)
     ]
     args, kwargs = pytree.tree_unflatten(leaves, arguments.treedef)
+    tables = (control.states(), control.steps(), control.groups, control.state_table)
     with contextlib.ExitStack() as stack:
         stack.enter_context(modules_on(arguments, traced))
-        stack.enter_context(
-            optimizers_on(
-                arguments,
-                traced,
-                control.states(),
-                control.steps(),
-                control.groups,
-                control.state_table,
-            )
-        )
+        stack.enter_context(optimizers_on(arguments, traced, *tables))
         stack.enter_context(control.watching_zero_grad(traced))
         stack.enter_context(tags.active())
         stack.enter_context(interception.patched())
         with interception:
             returned = arguments.step(*args, **kwargs)
-        session.num_backward = tags.num_backward
         control.finish(traced)
-        results = _results(session, returned)
-        values = _final_values(session, inputs, by_name)
-    created = [first for _, first in session.created]
-    unwrap = _unwrap
-    return [unwrap(v) for v in values], [unwrap(r) for r in results], [unwrap(c) for c in created]
-
-
-def _unwrap(value: Tensor | None) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, FunctionalTensor):
-        return value.detach()
-    plain: Any = value.detach()
-    return plain.from_functional()
+        return _final_values(session, inputs, by_name), _results(session, returned)
 
 
 def _final_values(
