@@ -41,6 +41,8 @@ class Elimination {
   bool fits() const { return fits_; }
   // Entries visited by one solve, equal steps counted once.
   double work() const { return work_; }
+  // The same with every step counted; what flows back in minMarginals is rarely shared.
+  double unsharedWork() const { return unshared_work_; }
   // Most variables in one table.
   int32_t width() const { return width_; }
 
@@ -71,6 +73,7 @@ class Elimination {
   std::vector<int32_t> position_;  // variable -> step
   bool fits_ = true;
   double work_ = 0.0;
+  double unshared_work_ = 0.0;
   int32_t width_ = 0;
 };
 

@@ -132,9 +132,11 @@ void Elimination::sizeSteps(const EliminationLimits& limits) {
     const auto [it, added] =
         step_names.emplace(std::move(name), static_cast<int32_t>(step_names.size()));
     name_of_step[s] = it->second;
-    if (!added) continue;
-    work_ +=
+    const double work =
         step.num_entries * problem_.variables()[static_cast<size_t>(step.variable)].numValues();
+    unshared_work_ += work;
+    if (!added) continue;
+    work_ += work;
     bytes += step.num_entries * 8.0;
     if (work_ > limits.max_work || bytes > limits.max_bytes) {
       fits_ = false;

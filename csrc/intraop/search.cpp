@@ -18,6 +18,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kMaxExhaustiveVariables = 400;
+// Eliminations below this are repeated freely; above it, message passing goes first.
+constexpr double kLightWork = 5e7;
+constexpr double kWorkPerSecond = 1e9;
 // CBC is not started on programs it could not even set up in the time left.
 constexpr double kProgramEntriesPerSecond = 15'000.0;
 
@@ -122,14 +125,15 @@ Claim Search::run() {
     const size_t values_before = numValues(reduced);
     const EliminationLimits limits{options_.max_elimination_work, options_.max_elimination_bytes};
     const Elimination elimination(reduced, limits);
-    if (elimination.fits()) {
-      if (reduced.numRows() == 0) {
-        if (solveWithoutRows(reduced, elimination)) return claim();
-      } else if (boundByLagrangian(reduced, elimination)) {
+    if (!elimination.fits() || elimination.work() > kLightWork) {
+      if (boundByMessages(reduced, messageSeconds(reduced, elimination))) return claim();
+      if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
+    }
+    if (elimination.fits() && !stopped()) {
+      if (reduced.numRows() == 0 ? solveWithoutRows(reduced, elimination)
+                                 : boundByLagrangian(reduced, elimination)) {
         return claim();
       }
-    } else if (boundByMessages(reduced)) {
-      return claim();
     }
     if (stopped()) return claim();
     if (enumerate(reduced)) return claim();
@@ -206,6 +210,7 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   }
   if (closed()) return true;
   if (incumbent_.empty() || stopped() || result.multipliers.empty()) return false;
+  if (elimination.unsharedWork() > kWorkPerSecond * 0.2 * secondsLeft()) return false;
   const Phase phase(*this, "fixing");
   const std::optional<WeightedCosts> weighted = weightCosts(reduced, result.multipliers);
   if (!weighted) return false;
@@ -218,14 +223,22 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   return false;
 }
 
-bool Search::boundByMessages(const ReducedProblem& reduced) {
+double Search::messageSeconds(const ReducedProblem& reduced, const Elimination& elimination) const {
+  // Later rounds work on what fixing leaves, from where this one ends.
+  if (!elimination.fits()) return 0.5 * secondsLeft();
+  // As long as the elimination it may spare or shorten: one, or several with memory rows.
+  const double per_solve = elimination.work() / kWorkPerSecond;
+  const double solves = reduced.numRows() == 0 ? 1.0 : 5.0;
+  return std::min(solves * per_solve, 0.25 * secondsLeft());
+}
+
+bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s) {
   const double ceiling = costCeiling(reduced);
   MessageDualResult result;
   {
     const Phase phase(*this, "messages");
     MessageDualOptions dual_options;
-    // Later rounds work on what fixing leaves, from where this one ends.
-    dual_options.time_limit_s = 0.5 * secondsLeft();
+    dual_options.time_limit_s = time_limit_s;
     dual_options.target = [&] { return incumbent_.empty() ? ceiling + 1.0 : cutoff(); };
     dual_options.stop = [this] { return stopped() || closed(); };
     dual_options.on_bound = [this](double bound) { raiseBound(bound); };

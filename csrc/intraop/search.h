@@ -43,7 +43,8 @@ class Search {
   bool reduce();
   bool solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination);
   bool boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination);
-  bool boundByMessages(const ReducedProblem& reduced);
+  bool boundByMessages(const ReducedProblem& reduced, double time_limit_s);
+  double messageSeconds(const ReducedProblem& reduced, const Elimination& elimination) const;
   bool enumerate(const ReducedProblem& reduced);
   bool finishWithIntegerProgram(const ReducedProblem& reduced);
 
