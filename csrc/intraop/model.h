@@ -1,68 +1,91 @@
 // From a sharded graph on one mesh to the abstract integer program, and back.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cost/compute.h"
 #include "intraop/problem.h"
 #include "mesh/cluster.h"
+#include "plan/plan.h"
+#include "sharding/conversion_points.h"
 #include "sharding/sharded_graph.h"
 #include "sharding/strategy.h"
 
 namespace shardwright {
 
-// A place where a value is held in a spec for several consumers, so that its conversion is priced
-// once, emitted once, and occupies memory from its making to its last use. Values (roots, with the
-// uses of all their views) with two or more uses have one per group of uses: the uses of the first
-// phase that uses the value, then those of the later phases. The second takes either the value
-// itself (made again from the stored one: "gather again in backward") or the first conversion when
-// it has the same spec ("keep it").
-struct ConversionPoint {
-  ValueRef value;        // the root
-  int group = 0;         // 0: first phase with uses, 1: the phases after it
-  std::vector<Use> uses;  // of the root or of a view of it
-};
-
 // Cost units of the integer program: 1 unit = 1 / kUnitsPerUs microseconds.
 inline constexpr double kUnitsPerUs = 1000;
+
+// Microseconds to units, rounded to nearest: costUnits(1.2346) == 1235.
+std::int64_t costUnits(double us);
 
 struct ModelOptions {
   std::optional<std::int64_t> memory_limit_bytes;
   // Specs the user (or a test) demands, by input name or node name: the value's output 0.
   std::map<std::string, ShardingSpec> forced;
   // Phase weights (number of microbatches for forward and backward, 1 for update).
-  double phase_weight[3] = {1, 1, 1};
-  // Restrict kinds of reshard steps, for oracles ("no all-gather").
-  std::vector<std::string> forbidden_collectives;
+  std::array<double, 3> phase_weight = {1, 1, 1};
+  // Products (matmul, convolution, attention) may not leave a mesh axis idle, as Alpa demands;
+  // needed where compute costs nothing.
+  bool shard_all_products = false;
 };
 
 // What the solver decides, per problem node, in problem order.
 struct ModelNode {
   enum class Kind : std::uint8_t { kOp, kConversion, kResult };
   Kind kind = Kind::kOp;
-  NodeId op;           // kOp
-  int conversion = -1;  // kConversion: index into Model::conversions
-  int result = -1;     // kResult: index into Graph::outputs()
+  NodeId op;            // kOp: a graph node that is no view
+  int conversion = -1;  // kConversion: index into Model::conversions()
+  int result = -1;      // kResult: index into Graph::outputs(), a value returned to the user
 };
 
+// How a conversion point holds its value.
 struct ConversionStrategy {
+  enum class Form : std::uint8_t {
+    kConverted,  // any spec, in memory that takes over from the value's own at once
+    kAlias,      // the value's own buffer, where that stays whatever is chosen (inputs)
+    kCopy,       // another spec than the value's, in memory beside the value's own
+    kKept,       // group 1: the buffer of group 0
+  };
   ShardingSpec spec;
-  bool from_first = false;  // group 1: the kept conversion of group 0
+  Form form = Form::kConverted;
 };
 
+// The integer program of one stage: a node per op (and input) over its strategies, a node per
+// conversion point over the specs it can hold, and one price table per edge. Memory pieces follow
+// the emission order: conversions of op outputs right after the op, those of inputs right before
+// their first use, and conversions of a single consumer right before it. Copies made for a single
+// consumer are not counted here (edges carry no memory); the certificate counts them.
+//
+// Example: y = mm(x, w) and z = mm(x, v) on a mesh of 2 give nodes x, w, v, y, z and one conversion
+// of x, with edges x-C, C-y, C-z, w-y, v-z.
 class Model {
  public:
+  // Throws PlanError [E312] when `forced` leaves a node without strategies or names no node.
   Model(const ShardedGraph& graph, const DeviceMesh& mesh, const Cluster& cluster,
         const ModelOptions& options);
+  ~Model();
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
 
   const Problem& problem() const;
   const std::vector<ModelNode>& nodes() const;
   const std::vector<ConversionPoint>& conversions() const;
   const std::vector<Strategy>& strategies(NodeId op) const;
   const std::vector<ConversionStrategy>& conversionStrategies(int conversion) const;
+
+  // The choices in words: specs of every op and conversion.
+  StagePlan stagePlan(const std::vector<std::int32_t>& choice) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace shardwright

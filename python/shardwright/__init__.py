@@ -15,6 +15,8 @@ from shardwright.errors import (
     ShardwrightError,
     SolverError,
 )
+from shardwright.plan import Plan
+from shardwright.planning import plan
 from shardwright.rules import register_rule
 from shardwright.version import __version__
 
@@ -26,6 +28,7 @@ __all__ = [
     "ConfigError",
     "InfeasibleError",
     "InternalError",
+    "Plan",
     "PlanError",
     "ProblemError",
     "RankMismatchError",
@@ -33,5 +36,6 @@ __all__ = [
     "ShardwrightError",
     "SolverError",
     "__version__",
+    "plan",
     "register_rule",
 ]

@@ -22,5 +22,7 @@ void bindSolve(pybind11::module_& module);
 void bindGraph(pybind11::module_& module);
 // RuleRegistry, ShardedGraph with its rules, atoms and strategies as plain tables.
 void bindSharding(pybind11::module_& module);
+// Plans: the search over a whole step, its result and the certificate.
+void bindPlan(pybind11::module_& module);
 
 }  // namespace shardwright

@@ -15,4 +15,5 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindGraph(module);
   shardwright::bindSharding(module);
   shardwright::bindProgram(module);
+  shardwright::bindPlan(module);
 }

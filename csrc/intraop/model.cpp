@@ -1,0 +1,395 @@
+#include "intraop/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "intraop/conversion_domains.h"
+#include "intraop/live_intervals.h"
+#include "intraop/spec_tables.h"
+#include "intraop/strategy_pool.h"
+
+namespace shardwright {
+namespace {
+
+using Form = ConversionStrategy::Form;
+
+std::vector<SpecId> distinct(const std::vector<SpecId>& list) {
+  std::vector<SpecId> result;
+  std::set<SpecId> seen;
+  for (const SpecId spec : list) {
+    if (seen.insert(spec).second) {
+      result.push_back(spec);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::int64_t costUnits(double us) { return std::llround(us * kUnitsPerUs); }
+
+struct Model::Impl {
+  Impl(const ShardedGraph& sharded_graph, const DeviceMesh& device_mesh, const Cluster& cluster,
+       const ModelOptions& model_options)
+      : graph(&sharded_graph),
+        mesh(&device_mesh),
+        options(model_options),
+        tables(device_mesh),
+        pool(sharded_graph, device_mesh, cluster, model_options.shard_all_products, tables),
+        domains(tables),
+        conversions(conversionPoints(sharded_graph)),
+        intervals(sharded_graph, conversions) {}
+
+  const Graph& ops() const { return graph->graph(); }
+  double weightOf(Phase phase) const {
+    return options.phase_weight[static_cast<std::size_t>(phase)];
+  }
+  ChoiceNodeId problemNode(NodeId node) const { return problem_node[node.index()]; }
+  PriceBookId bookOf(ValueRef root) {
+    return tables.book(graph->atoms(root), ops().meta(root).dtype);
+  }
+  SpecListId specsOf(ValueRef root) const {
+    return sets[root.node.index()]->outputs[static_cast<std::size_t>(root.output)];
+  }
+
+  // A window that repeats its operand's elements (expand) takes no memory. Other windows (slices)
+  // are counted as if they were copies: their operand's buffer is counted until they are cut only.
+  bool isBroadcast(NodeId node, int output) const;
+  void collectStrategies();
+  std::shared_ptr<const StrategySet> applyForced(NodeId node,
+                                                 std::shared_ptr<const StrategySet> set,
+                                                 std::set<std::string>& used);
+  void addOps(ProblemBuilder& builder);
+  void addConversions(ProblemBuilder& builder);
+  void addConversionNode(ProblemBuilder& builder, int index);
+  std::vector<SpecId> demandedSpecs(const ConversionPoint& point) const;
+  std::vector<MemoryPiece> conversionMemory(int index) const;
+  void addUse(ProblemBuilder& builder, ValueRef root, const ValueUse& use, ChoiceNodeId provider,
+              SpecListId provider_specs);
+  void addUses(ProblemBuilder& builder);
+  SpecListId replicatedList();
+
+  const ShardedGraph* graph;
+  const DeviceMesh* mesh;
+  ModelOptions options;
+  SpecTables tables;
+  StrategyPool pool;
+  ConversionDomains domains;
+  std::vector<ConversionPoint> conversions;
+  LiveIntervals intervals;
+  std::vector<std::shared_ptr<const StrategySet>> sets;  // by graph node; null for views
+  std::vector<ChoiceNodeId> problem_node;                // by graph node
+  std::vector<ConversionDomain> conversion_domains;
+  std::vector<ChoiceNodeId> conversion_node;
+  std::vector<ModelNode> nodes;
+  std::optional<Problem> problem;
+};
+
+bool Model::Impl::isBroadcast(NodeId node, int output) const {
+  const ShardingRule& rule = graph->rule(node);
+  const auto index = static_cast<std::size_t>(output);
+  if (rule.in_place || index >= rule.aliases.size() || rule.aliases[index] < 0) {
+    return false;
+  }
+  const ValueRef operand =
+      ops().node(node).operands()[static_cast<std::size_t>(rule.aliases[index])];
+  return ops().meta({node, output}).numElements() > ops().meta(operand).numElements();
+}
+
+std::shared_ptr<const StrategySet> Model::Impl::applyForced(NodeId id,
+                                                            std::shared_ptr<const StrategySet> set,
+                                                            std::set<std::string>& used) {
+  const Node& node = ops().node(id);
+  for (const auto& [name, spec] : options.forced) {
+    if (name != node.name && !(node.input && node.input->name == name)) {
+      continue;
+    }
+    used.insert(name);
+    std::vector<std::size_t> kept;
+    for (std::size_t index = 0; index < set->strategies.size(); ++index) {
+      if (!node.outputs.empty() && set->strategies[index].outputs.front() == spec) {
+        kept.push_back(index);
+      }
+    }
+    if (kept.empty()) {
+      const TensorAtoms& atoms = graph->atoms({id, 0});
+      throw Error(
+          ErrorKind::kPlan, "E312", "the forced sharding of " + name + " is not possible.",
+          {.values = {"forced: " + printSpec(atoms, spec)},
+           .where = node.source,
+           .advice = "a spec whose shards divide each dim evenly, or none for this tensor"});
+    }
+    set = std::make_shared<const StrategySet>(set->restrictedTo(kept, tables));
+  }
+  return set;
+}
+
+void Model::Impl::collectStrategies() {
+  std::set<std::string> used;
+  sets.resize(ops().nodes().size());
+  for (std::size_t index = 0; index < sets.size(); ++index) {
+    const NodeId node(index);
+    if (!graph->isView(node)) {
+      sets[index] = pool.strategies(node);
+      if (!options.forced.empty()) {
+        sets[index] = applyForced(node, sets[index], used);
+      }
+    }
+  }
+  for (const auto& [name, spec] : options.forced) {
+    if (!used.contains(name)) {
+      throw Error(ErrorKind::kPlan, "E313",
+                  "a sharding is forced on \"" + name + "\", which is not in the step.",
+                  {.advice = "the name of an input (\"layers.0.weight\") or of a graph node"});
+    }
+  }
+}
+
+void Model::Impl::addOps(ProblemBuilder& builder) {
+  problem_node.resize(sets.size());
+  for (std::size_t index = 0; index < sets.size(); ++index) {
+    if (!sets[index]) {
+      continue;
+    }
+    const NodeId id(index);
+    const Node& node = ops().node(id);
+    const StrategySet& set = *sets[index];
+    std::vector<std::int64_t> costs;
+    costs.reserve(set.cost_us.size());
+    for (const double us : set.cost_us) {
+      costs.push_back(costUnits(us * weightOf(node.phase)));
+    }
+    std::vector<MemoryPiece> memory;
+    for (std::size_t output = 0; output < node.outputs.size(); ++output) {
+      const ValueLife& life = intervals.life({id, static_cast<int>(output)});
+      if (life.owns_storage && !isBroadcast(id, static_cast<int>(output))) {
+        memory.push_back({{life.def, life.own_end}, set.output_bytes[output]});
+      }
+    }
+    problem_node[index] = builder.addNode(std::move(costs), std::move(memory), node.name);
+    nodes.push_back({ModelNode::Kind::kOp, id, -1, -1});
+  }
+}
+
+// Specs the uses of a conversion can ask for, in order of first appearance.
+std::vector<SpecId> Model::Impl::demandedSpecs(const ConversionPoint& point) const {
+  std::vector<SpecId> demanded;
+  for (const ValueUse& use : point.uses) {
+    SpecListId list = 0;
+    if (!use.isResult()) {
+      list = sets[use.node.index()]->operands[static_cast<std::size_t>(use.operand)];
+    } else if (const GraphOutput& result = ops().outputs()[static_cast<std::size_t>(use.result)];
+               result.updates) {
+      list = specsOf({*result.updates, 0});
+    } else {
+      continue;
+    }
+    const std::vector<SpecId>& specs = tables.list(list);
+    demanded.insert(demanded.end(), specs.begin(), specs.end());
+  }
+  return distinct(demanded);
+}
+
+std::vector<MemoryPiece> Model::Impl::conversionMemory(int index) const {
+  const ConversionPoint& point = conversions[static_cast<std::size_t>(index)];
+  const ConversionDomain& domain = conversion_domains[static_cast<std::size_t>(index)];
+  const ValueLife& life = intervals.life(point.value);
+  const bool is_input = ops().node(point.value.node).input.has_value();
+  const std::int64_t end = intervals.lastUse(index) + 1;
+  const std::int64_t made = is_input ? intervals.firstUse(index) : life.def + 1;
+  const std::int64_t first_end = point.group == 0 ? made : intervals.lastUse(index - 1) + 1;
+
+  std::vector<std::int64_t> all(domain.strategies.size());
+  for (std::size_t strategy = 0; strategy < all.size(); ++strategy) {
+    all[strategy] = localBytes(graph->atoms(point.value), ops().meta(point.value).dtype,
+                               domain.strategies[strategy].spec, mesh->shape());
+  }
+  std::vector<MemoryPiece> pieces;
+  const auto addPiece = [&](std::int64_t begin, std::initializer_list<Form> forms) {
+    std::vector<std::int64_t> bytes(all.size(), 0);
+    bool any = false;
+    for (std::size_t strategy = 0; strategy < all.size(); ++strategy) {
+      if (std::ranges::find(forms, domain.strategies[strategy].form) != forms.end()) {
+        bytes[strategy] = all[strategy];
+        any = true;
+      }
+    }
+    if (any && begin < end) {
+      pieces.push_back({{begin, end}, std::move(bytes)});
+    }
+  };
+  addPiece(made, {Form::kConverted, Form::kCopy});
+  addPiece(std::max(life.own_end, made), {Form::kAlias});
+  addPiece(std::max(first_end, made), {Form::kKept});
+  return pieces;
+}
+
+void Model::Impl::addConversionNode(ProblemBuilder& builder, int index) {
+  const ConversionPoint& point = conversions[static_cast<std::size_t>(index)];
+  const ConversionDomain& domain = conversion_domains[static_cast<std::size_t>(index)];
+  const ChoiceNodeId producer = problemNode(point.value.node);
+  const PriceBookId book = bookOf(point.value);
+  const ChoiceNodeId node = builder.addNode(
+      std::vector<std::int64_t>(domain.strategies.size(), 0), conversionMemory(index),
+      ops().node(point.value.node).name + ":" + std::to_string(point.value.output) + "/" +
+          std::to_string(point.group));
+  conversion_node.push_back(node);
+  nodes.push_back({ModelNode::Kind::kConversion, NodeId(), index, -1});
+  builder.addEdge(
+      producer, node,
+      domains.fromProducer(builder, book, specsOf(point.value), domain, weightOf(point.phase)));
+  if (point.group == 1) {
+    const ConversionDomain& first = conversion_domains[static_cast<std::size_t>(index) - 1];
+    builder.addEdge(conversion_node[static_cast<std::size_t>(index) - 1], node,
+                    domains.fromFirst(builder, first, domain));
+  }
+}
+
+void Model::Impl::addConversions(ProblemBuilder& builder) {
+  for (std::size_t index = 0; index < conversions.size(); ++index) {
+    const ConversionPoint& point = conversions[index];
+    DomainInputs inputs;
+    inputs.producer = distinct(tables.list(specsOf(point.value)));
+    inputs.consumers = demandedSpecs(point);
+    inputs.outlives_conversion = intervals.life(point.value).outlives_conversion;
+    conversion_domains.push_back(point.group == 0
+                                     ? domains.first(inputs)
+                                     : domains.later(inputs, conversion_domains[index - 1]));
+    addConversionNode(builder, static_cast<int>(index));
+  }
+}
+
+SpecListId Model::Impl::replicatedList() {
+  return tables.internList(
+      {tables.intern(ShardingSpec(mesh->shape().size(), Placement::replicate()))});
+}
+
+void Model::Impl::addUse(ProblemBuilder& builder, ValueRef root, const ValueUse& use,
+                         ChoiceNodeId provider, SpecListId provider_specs) {
+  const PriceBookId book = bookOf(root);
+  if (!use.isResult()) {
+    const SpecListId wanted =
+        sets[use.node.index()]->operands[static_cast<std::size_t>(use.operand)];
+    builder.addEdge(
+        provider, problemNode(use.node),
+        tables.prices(builder, book, provider_specs, wanted, weightOf(ops().node(use.node).phase)));
+    return;
+  }
+  const GraphOutput& result = ops().outputs()[static_cast<std::size_t>(use.result)];
+  if (result.updates) {
+    builder.addEdge(provider, problemNode(*result.updates),
+                    tables.prices(builder, book, provider_specs, specsOf({*result.updates, 0}),
+                                  weightOf(ops().node(result.value.node).phase)));
+    return;
+  }
+  const ChoiceNodeId node = builder.addNode({0}, {}, "result:" + std::to_string(use.result));
+  nodes.push_back({ModelNode::Kind::kResult, NodeId(), -1, use.result});
+  builder.addEdge(
+      provider, node,
+      tables.prices(builder, book, provider_specs, replicatedList(), weightOf(Phase::kUpdate)));
+}
+
+void Model::Impl::addUses(ProblemBuilder& builder) {
+  std::set<ValueRef> converted;
+  for (std::size_t index = 0; index < conversions.size(); ++index) {
+    const ConversionPoint& point = conversions[index];
+    converted.insert(point.value);
+    for (const ValueUse& use : point.uses) {
+      addUse(builder, point.value, use, conversion_node[index], conversion_domains[index].specs);
+    }
+  }
+  const std::vector<std::vector<ValueUses>> uses = valueUses(*graph);
+  for (std::size_t index = 0; index < uses.size(); ++index) {
+    if (!sets[index]) {
+      continue;
+    }
+    for (std::size_t output = 0; output < uses[index].size(); ++output) {
+      const ValueRef value{NodeId(index), static_cast<int>(output)};
+      if (!converted.contains(value)) {
+        for (const ValueUse& use : uses[index][output].converting) {
+          addUse(builder, value, use, problemNode(value.node), specsOf(value));
+        }
+      }
+      // In-place uses read the value's own buffer, and what comes out of an update keeps its spec.
+      for (const ValueUse& use : uses[index][output].in_place) {
+        const NodeId user = use.isResult()
+                                ? *ops().outputs()[static_cast<std::size_t>(use.result)].updates
+                                : use.node;
+        if (user == value.node) {
+          continue;
+        }
+        const SpecListId wanted =
+            use.isResult() ? specsOf({user, 0})
+                           : sets[user.index()]->operands[static_cast<std::size_t>(use.operand)];
+        builder.addEdge(problemNode(value.node), problemNode(user),
+                        tables.identity(builder, specsOf(value), wanted));
+      }
+    }
+  }
+}
+
+Model::Model(const ShardedGraph& graph, const DeviceMesh& mesh, const Cluster& cluster,
+             const ModelOptions& options)
+    : impl_(std::make_unique<Impl>(graph, mesh, cluster, options)) {
+  ProblemBuilder builder("step");
+  impl_->collectStrategies();
+  impl_->addOps(builder);
+  impl_->addConversions(builder);
+  impl_->addUses(builder);
+  if (options.memory_limit_bytes) {
+    builder.setMemoryLimit(*options.memory_limit_bytes);
+  }
+  impl_->problem = std::move(builder).build();
+}
+
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+
+const Problem& Model::problem() const { return *impl_->problem; }
+const std::vector<ModelNode>& Model::nodes() const { return impl_->nodes; }
+const std::vector<ConversionPoint>& Model::conversions() const { return impl_->conversions; }
+const std::vector<Strategy>& Model::strategies(NodeId op) const {
+  return impl_->sets[op.index()]->strategies;
+}
+const std::vector<ConversionStrategy>& Model::conversionStrategies(int conversion) const {
+  return impl_->conversion_domains[static_cast<std::size_t>(conversion)].strategies;
+}
+
+StagePlan Model::stagePlan(const std::vector<std::int32_t>& choice) const {
+  StagePlan stage;
+  stage.mesh_shape = impl_->mesh->shape();
+  for (int rank = 0; rank < impl_->mesh->numDevices(); ++rank) {
+    stage.ranks.push_back(rank);
+  }
+  stage.conversions.resize(impl_->conversions.size());
+  std::vector<Form> forms(impl_->conversions.size());
+  for (std::size_t index = 0; index < impl_->nodes.size(); ++index) {
+    const ModelNode& node = impl_->nodes[index];
+    const auto chosen = static_cast<std::size_t>(choice[index]);
+    if (node.kind == ModelNode::Kind::kOp) {
+      const Strategy& strategy = strategies(node.op)[chosen];
+      stage.ops.push_back({node.op, strategy.operands, strategy.outputs});
+    } else if (node.kind == ModelNode::Kind::kConversion) {
+      const auto conversion = static_cast<std::size_t>(node.conversion);
+      const ConversionPoint& point = impl_->conversions[conversion];
+      const ConversionStrategy& strategy = conversionStrategies(node.conversion)[chosen];
+      forms[conversion] = strategy.form;
+      stage.conversions[conversion] = {point.value, point.group, strategy.spec, false};
+    }
+  }
+  for (std::size_t index = 0; index < forms.size(); ++index) {
+    if (stage.conversions[index].group == 1) {
+      // The value's own buffer in both groups is one buffer.
+      stage.conversions[index].from_first =
+          forms[index] == Form::kKept ||
+          (forms[index] == Form::kAlias && forms[index - 1] == Form::kAlias);
+    }
+  }
+  return stage;
+}
+
+}  // namespace shardwright

@@ -1,0 +1,113 @@
+"""Predefined families of forced specs: what the usual schemes demand of a step's inputs.
+
+Each returns a mapping for `sw.plan(..., forced=...)`. Schemes that demand more than the shapes
+allow raise, they do not shard something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shardwright.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shardwright.capture.step_graph import InputSpec, StepGraph
+
+
+def data_parallel(step_graph: StepGraph, mesh: Sequence[int]) -> dict[str, str]:
+    """Batch split over all axes on its first dim; parameters, buffers and state replicated.
+
+    Raises:
+        ConfigError: E525 for a batch whose first dim the devices do not divide.
+    """
+    forced = _batch(step_graph, mesh)
+    for spec in _stored(step_graph):
+        forced[spec.name] = _replicated(spec)
+    return forced
+
+
+def zero3(step_graph: StepGraph, mesh: Sequence[int]) -> dict[str, str]:
+    """Batch, parameters and state split over all axes; what does not divide stays replicated.
+
+    Raises:
+        ConfigError: E525 for a batch whose first dim the devices do not divide.
+    """
+    forced = _batch(step_graph, mesh)
+    count = math.prod(mesh)
+    axes = "".join(str(axis) for axis, size in enumerate(mesh) if size > 1)
+    for spec in _stored(step_graph):
+        words = ["R"] * len(spec.meta.shape)
+        for dim, size in enumerate(spec.meta.shape):
+            if size % count == 0:
+                words[dim] = f"S{axes}"
+                break
+        forced[spec.name] = " ".join(words) or "R"
+    return forced
+
+
+def tensor_parallel(
+    step_graph: StepGraph, mesh: Sequence[int], weights: Mapping[str, int], axis: int = 0
+) -> dict[str, str]:
+    """Some weights, with their state, split along `axis` of the mesh.
+
+    Args:
+        step_graph: The step.
+        mesh: Shape of the mesh.
+        weights: Dim to split, by name of the weight.
+        axis: Mesh axis to split over.
+
+    Raises:
+        ConfigError: E523 for a name that is no parameter, E525 for a dim that does not divide.
+    """
+    known = {spec.name: spec for spec in step_graph.inputs if spec.kind == "parameter"}
+    forced: dict[str, str] = {}
+    for name, dim in weights.items():
+        if name not in known:
+            raise ConfigError(
+                f"{name!r} is no parameter of the step.",
+                code="E523",
+                values=[f"parameters: {', '.join(list(known)[:8])}"],
+                advice="names as in named_parameters()",
+            )
+        shape = known[name].meta.shape
+        _check_divides(name, shape, dim, mesh[axis])
+        words = ["R"] * len(shape)
+        words[dim] = f"S{axis}"
+        for spec in _stored(step_graph):
+            owner = spec.parameter if spec.kind == "optimizer_state" else spec.name
+            if owner == name and spec.meta.shape == shape:
+                forced[spec.name] = " ".join(words)
+    return forced
+
+
+def _stored(step_graph: StepGraph) -> list[InputSpec]:
+    kinds = ("parameter", "buffer", "optimizer_state")
+    return [spec for spec in step_graph.inputs if spec.kind in kinds]
+
+
+def _replicated(spec: InputSpec) -> str:
+    return " ".join(["R"] * len(spec.meta.shape)) or "R"
+
+
+def _batch(step_graph: StepGraph, mesh: Sequence[int]) -> dict[str, str]:
+    axes = "".join(str(axis) for axis, size in enumerate(mesh) if size > 1)
+    forced = {}
+    for spec in step_graph.inputs:
+        if spec.kind == "batch" and spec.meta.dim() > 0:
+            _check_divides(spec.name, spec.meta.shape, 0, math.prod(mesh))
+            words = ["R"] * spec.meta.dim()
+            words[0] = f"S{axes}" if axes else "R"
+            forced[spec.name] = " ".join(words)
+    return forced
+
+
+def _check_divides(name: str, shape: Sequence[int], dim: int, count: int) -> None:
+    if not -len(shape) <= dim < len(shape) or shape[dim] % count:
+        raise ConfigError(
+            f"dim {dim} of {name} cannot be split evenly over {count} devices.",
+            code="E525",
+            values=[f"{name}: {list(shape)}"],
+            advice=f"a size that {count} divides, or another mesh",
+        )

@@ -1,0 +1,225 @@
+"""sw.plan: from a training step and a cluster to a certified plan, without running anything."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shardwright import _core
+from shardwright.cluster import Cluster
+from shardwright.errors import ClusterError, ConfigError
+from shardwright.plan import Plan, SearchStats, plan_from_core
+
+if TYPE_CHECKING:
+    from shardwright.capture.step_graph import StepGraph
+
+_UNITS = {
+    "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+
+
+def plan(
+    step: Callable[..., Any] | StepGraph,
+    *args: Any,
+    cluster: Cluster | str | None = None,
+    mesh: Sequence[int] | int | None = None,
+    memory_limit: str | int | float | None = None,
+    forced: Mapping[str, str] | None = None,
+    num_microbatches: int = 1,
+    time_limit_s: float = 60.0,
+    shard_all_products: bool = False,
+    step_kwargs: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Plans a training step for a cluster.
+
+    Args:
+        step: The user's step, or a captured `StepGraph` (then without arguments).
+        *args: What the step is called with; tensors and models may be on the meta device.
+        cluster: The machines, or a word such as `"p3.16xlarge:8"`; by default as many CPU processes
+            as the mesh has devices.
+        mesh: Shape of the device mesh, such as `(2, 4)`; by default every shape of one or two axes
+            is tried.
+        memory_limit: Bytes per device: a number, or text such as `"14GiB"`; by default the
+            cluster's.
+        forced: Specs that inputs (by unsharded name; `*` and `?` match) or graph nodes must have,
+            as printed: `{"*.mlp.up.weight": "R S0"}`. Needs `mesh`.
+        num_microbatches: How often forward and backward run per step; weights their costs.
+        time_limit_s: Seconds for the search.
+        shard_all_products: No matrix product may leave a mesh axis idle; for clusters on which
+            compute costs nothing.
+        step_kwargs: Keyword arguments of the step.
+
+    Returns:
+        The plan; `plan.certificate.status` says whether it is proven optimal.
+
+    Raises:
+        ConfigError: E521 for a memory limit that is none, E522 for a mesh that is none, E523 for a
+            forced name that matches nothing, E524 when neither cluster nor mesh is given.
+        ClusterError: E351 for a mesh that is larger than the cluster, E352 for an unknown preset.
+        CaptureError: When the step cannot be captured.
+        RuleError: For an op without a rule.
+        InfeasibleError: E203 when nothing fits the memory.
+    """
+    shape = _mesh_shape(mesh)
+    limit = parse_bytes(memory_limit)
+    chosen = _cluster(cluster, shape)
+    seconds: dict[str, float] = {}
+    started = time.perf_counter()
+    step_graph = _captured(step, args, step_kwargs or {})
+    seconds["capture"] = time.perf_counter() - started
+    started = time.perf_counter()
+    graph = sharded_graph(step_graph)
+    seconds["rules"] = time.perf_counter() - started
+    result = _core.plan_step(
+        graph,
+        chosen.to_core(),
+        mesh_shape=shape,
+        memory_limit_bytes=limit,
+        forced=_match_forced(forced or {}, step_graph),
+        num_microbatches=_integer("num_microbatches", num_microbatches),
+        time_limit_s=float(time_limit_s),
+        shard_all_products=shard_all_products,
+        graph_hash=step_graph.hash(),
+    )
+    seconds.update(result.seconds)
+    stats = SearchStats(
+        seconds=seconds,
+        trials=tuple(
+            (tuple(t.mesh_shape), t.cost_us if t.cost_us >= 0 else None, t.status)
+            for t in result.trials
+        ),
+        num_nodes=result.num_nodes,
+        num_edges=result.num_edges,
+    )
+    return plan_from_core(result.plan, graph, chosen, stats)
+
+
+def sharded_graph(step_graph: StepGraph) -> _core.ShardedGraph:
+    """The step as the planner reads it: op table, rules refined to atoms, views folded.
+
+    Raises:
+        RuleError: For an op without a rule.
+    """
+    from shardwright.graph_table import to_core_graph
+    from shardwright.rules import rule_registry
+
+    return _core.ShardedGraph(to_core_graph(step_graph), rule_registry())
+
+
+def parse_bytes(limit: str | int | float | None) -> int | None:
+    """Bytes of a memory limit: `"14GiB"`, `"1.5e9"`, 2**30.
+
+    Raises:
+        ConfigError: E521 for text that is no size, NaN, infinity, and nothing above zero.
+    """
+    if limit is None:
+        return None
+    value = math.nan
+    if isinstance(limit, str):
+        match = re.fullmatch(r"\s*([0-9.eE+-]+?)\s*([A-Za-z]*)\s*", limit)
+        if match and match[2].lower() in {*_UNITS, ""}:
+            try:
+                value = float(match[1]) * _UNITS[match[2].lower() or "b"]
+            except ValueError:
+                value = math.nan
+    elif not isinstance(limit, bool):
+        value = float(limit)
+    if not (math.isfinite(value) and 1 <= value <= 2**62):
+        raise ConfigError(
+            "memory_limit must be a positive number of bytes.",
+            code="E521",
+            values=[f"memory_limit: {limit!r}"],
+            advice='memory_limit="14GiB", or a number of bytes',
+        )
+    return int(value)
+
+
+def _captured(
+    step: Callable[..., Any] | StepGraph, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> StepGraph:
+    from shardwright.capture.capture import capture
+    from shardwright.capture.step_graph import StepGraph
+
+    if isinstance(step, StepGraph):
+        if args or kwargs:
+            raise ConfigError(
+                "a captured step takes no arguments.",
+                code="E522",
+                advice="plan(step_graph, cluster=...)",
+            )
+        return step
+    return capture(getattr(step, "__wrapped__", step), args, kwargs)
+
+
+def _mesh_shape(mesh: Sequence[int] | int | None) -> list[int] | None:
+    if mesh is None:
+        return None
+    shape: list[Any] = [mesh] if isinstance(mesh, int) else list(mesh)
+    good = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in shape)
+    if not shape or not good or len(shape) > 4 or isinstance(mesh, bool):
+        raise ConfigError(
+            "mesh must be a tuple of one to four positive integers.",
+            code="E522",
+            values=[f"mesh: {mesh!r}"],
+            advice="mesh=(2, 4)",
+        )
+    return shape
+
+
+def _integer(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**20:
+        raise ConfigError(
+            f"{name} must be a positive integer.",
+            code="E522",
+            values=[f"{name}: {value!r}"],
+            advice=f"{name}=1",
+        )
+    return value
+
+
+def _cluster(cluster: Cluster | str | None, shape: list[int] | None) -> Cluster:
+    if cluster is None:
+        if shape is None:
+            raise ConfigError(
+                "neither cluster nor mesh is given.",
+                code="E524",
+                advice='cluster=sw.Cluster.preset("p3.16xlarge", nodes=8), or mesh=(2, 4)',
+            )
+        return Cluster.local_cpu(math.prod(shape))
+    chosen = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    if shape is not None and not chosen.abstract_axes and math.prod(shape) != chosen.num_devices:
+        raise ClusterError(
+            "the mesh does not cover the cluster.",
+            code="E351",
+            values=[
+                f"mesh: {tuple(shape)} has {math.prod(shape)} devices",
+                f"cluster: {chosen}",
+            ],
+            advice=f"a mesh whose sizes multiply to {chosen.num_devices}, or another cluster",
+        )
+    return chosen
+
+
+def _match_forced(forced: Mapping[str, str], step_graph: StepGraph) -> dict[str, str]:
+    """Specs by exact name: patterns are matched against the names of inputs, then of nodes."""
+    inputs = [spec.name for spec in step_graph.inputs]
+    nodes = [node.name for node in step_graph.graph_module.graph.nodes]
+    matched: dict[str, str] = {}
+    for pattern, text in forced.items():
+        names = [n for n in inputs if n == pattern or fnmatch.fnmatchcase(n, pattern)]
+        names = names or [n for n in nodes if fnmatch.fnmatchcase(n, pattern)]
+        if not names:
+            raise ConfigError(
+                f"a sharding is forced on {pattern!r}, which matches nothing in the step.",
+                code="E523",
+                values=[f"inputs: {', '.join(inputs[:8])}{', ...' if len(inputs) > 8 else ''}"],
+                advice="the unsharded name of an input; * and ? match",
+            )
+        matched.update(dict.fromkeys(names, text))
+    return matched
