@@ -116,7 +116,7 @@ class LagrangianSearch {
                       [&](int32_t other) { return std::abs(row - other) < min_distance; });
       if (close || active_.size() - before >= 2) continue;
       // First guess: pricing the overload at two percent of the cost.
-      const double cost = std::max(1.0, std::abs(result_.bound));
+      const double cost = std::max(std::abs(result_.bound), problem_.quantum() * 1e9);
       active_.push_back(row);
       upper_.push_back(0.02 * cost / mixture[static_cast<size_t>(row)]);
     }

@@ -191,6 +191,8 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
     const Phase phase(*this, "lagrangian");
     LagrangianOptions lagrangian_options;
     lagrangian_options.stop = [this] { return stopped() || closed(); };
+    // Without costs any positive bound is a proof that nothing fits.
+    if (ceiling <= 0.0) lagrangian_options.tolerance = 64.0 * reduced.quantum();
     lagrangian_options.target = incumbent_.empty() ? ceiling + 1.0 : cutoff();
     lagrangian_options.on_bound = [this](double bound) { raiseBound(bound); };
     lagrangian_options.on_labels = [&](const std::vector<int32_t>& labels) {
