@@ -230,11 +230,14 @@ class CallWriter {
     if (value == nullptr) {
       return arg;  // an omitted bound stays omitted
     }
-    const auto operand = static_cast<std::size_t>(edit.operand);
     const auto dim = static_cast<std::size_t>(edit.dim);
-    const std::int64_t global = graph_.graph().meta(values_[operand]).shape[dim];
-    const std::int64_t part =
-        localShape(graph_.atoms(values_[operand]), choice_.operands[operand], mesh_shape_)[dim];
+    const bool is_output = edit.operand < 0;
+    const ValueRef whole = is_output ? ValueRef{choice_.node, edit.output}
+                                     : values_[static_cast<std::size_t>(edit.operand)];
+    const ShardingSpec& spec = is_output ? choice_.outputs[static_cast<std::size_t>(edit.output)]
+                                         : choice_.operands[static_cast<std::size_t>(edit.operand)];
+    const std::int64_t global = graph_.graph().meta(whole).shape[dim];
+    const std::int64_t part = localShape(graph_.atoms(whole), spec, mesh_shape_)[dim];
     const std::int64_t bound =
         std::clamp<std::int64_t>(*value < 0 ? *value + global : *value, 0, global);
     if (part == global) {

@@ -49,8 +49,9 @@ struct ArgEdit {
     kLocalShape,  // argument becomes the local shape of output `output` (view, expand, full)
     kLocalDim,    // integer argument becomes the local size of dim `dim` of output `output`
     kScale,       // integer argument is scaled by local/global size of dim `dim` of operand
-                  // `operand` (slice bounds on a dim whose inner atom is sharded). A value past the
-                  // global size is cut to it first, a negative one has it added first.
+                  // `operand`, or of output `output` where `operand` is -1 (slice bounds on a dim
+                  // whose inner atom is sharded). A value past the global size is cut to it first,
+                  // a negative one has it added first.
     // Integer lists over the atoms of dim-flattened output `output`, for random streams and other
     // ops that must know global positions:
     kGlobalAtoms,  // global size of each atom, in the order of the output's dims

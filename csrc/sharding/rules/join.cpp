@@ -91,6 +91,7 @@ ShardingRule padRule(const Graph& graph, const Node& node) {
       rule.addEdit({.kind = ArgEdit::Kind::kScale,
                     .arg = 1,
                     .element = static_cast<int>(position) + side,
+                    .operand = -1,
                     .dim = static_cast<int>(d)});
     }
   }

@@ -70,15 +70,13 @@ SlicedTensor addSlicedTensor(RuleBuilder& rule, const Shape& whole, const Shape&
   return result;
 }
 
-// Bounds scale with the dim of `operand`, which is the whole tensor or the piece: both are divided
-// alike.
-void scaleBounds(RuleBuilder& rule, const SlicedTensor& sliced, const SliceArgs& args,
-                 int operand) {
+// Bounds scale with the sliced dim of the whole tensor, operand `whole` (-1: output 0).
+void scaleBounds(RuleBuilder& rule, const SlicedTensor& sliced, const SliceArgs& args, int whole) {
   const auto num_args = static_cast<int>(rule.node().args.size());
   for (const int arg : {args.start, args.end}) {
     if (sliced.scales && arg < num_args &&
         !rule.node().args[static_cast<std::size_t>(arg)].isNone()) {
-      rule.addEdit({.kind = Kind::kScale, .arg = arg, .operand = operand, .dim = sliced.dim});
+      rule.addEdit({.kind = Kind::kScale, .arg = arg, .operand = whole, .dim = sliced.dim});
     }
   }
 }
@@ -118,7 +116,7 @@ ShardingRule sliceBackwardRule(const Graph& graph, const Node& node) {
   rule.setOperandDims(0, sliced.piece);
   rule.setOutputDims(0, sliced.whole);
   rule.addEdit({.kind = Kind::kLocalShape, .arg = 1});
-  scaleBounds(rule, sliced, kArgs, 0);
+  scaleBounds(rule, sliced, kArgs, -1);
   rule.addPartial({0});
   return rule.finish();
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,6 @@ class Sample:
     kwargs: dict[str, Any] = field(default_factory=dict)
     exact: bool = True
     fine_shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    compares: Callable[[Sequence[Tensor], Sequence[Tensor]], bool] | None = None
 
     @property
     def name(self) -> str:
@@ -80,7 +79,7 @@ def as_list(result: Any) -> list[Tensor | None]:
 def prepare(sample: Sample, registry: Any) -> PreparedOp:
     """Plans a graph that holds nothing but the op (and the views that cut its operands)."""
     operands = tensors_of(sample.args)
-    dense = as_list(sample.op(*sample.args, **sample.kwargs))
+    dense = as_list(runnable(sample.op)(*sample.args, **sample.kwargs))
     graph = fx.Graph()
     nodes = []
     placeholders = []
@@ -158,6 +157,8 @@ def cut(
     full: Tensor, atoms: Any, spec: Spec, coordinate: Coordinate, mesh: Sequence[int]
 ) -> Tensor:
     """A rank's part of a tensor that is whole or one summand of a pending sum."""
+    if full.numel() == 0:
+        return full
     sizes, dims = atoms.sizes, atoms.dims
     view = full.reshape([sizes[a] for a in atom_order(dims)])
     for position, (start, length) in enumerate(window(atoms, spec, coordinate, mesh)):
@@ -217,15 +218,18 @@ def edited_args(
         elif kind == "local_dim":
             value = output_shapes[output][edit["dim"]]
         elif kind == "scale":
-            operand_ref = op.graph.operands(op.node)[edit["operand"]]
-            size = list(op.operands[edit["operand"]].shape)[edit["dim"]]
-            local = local_shape(
-                op.sharded.atoms(operand_ref),
-                strategy["operands"][edit["operand"]],
-                coordinate,
-                mesh,
-                op.operands[edit["operand"]].shape,
-            )[edit["dim"]]
+            if edit["operand"] < 0:
+                whole, ref = op.dense[output], _core.ValueRef(op.node, output)
+                whole_spec = spec
+            else:
+                whole = op.operands[edit["operand"]]
+                ref = op.graph.operands(op.node)[edit["operand"]]
+                whole_spec = strategy["operands"][edit["operand"]]
+            assert whole is not None
+            local = local_shape(op.sharded.atoms(ref), whole_spec, coordinate, mesh, whole.shape)[
+                edit["dim"]
+            ]
+            size = whole.shape[edit["dim"]]
             old = args[edit["arg"]]
             old = old if edit["element"] < 0 else old[edit["element"]]
             value = scaled(old, local, size)
@@ -307,8 +311,16 @@ def full_positional(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> lis
 
 
 def resolve(name: str) -> Any:
-    namespace, op, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), op), overload)
+    namespace, packet, overload = name.split(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    return runnable(op)
+
+
+def runnable(op: Any) -> Any:
+    """The op, or its decomposition where torch has no CPU kernel of it."""
+    if op is torch.ops.aten._fused_rms_norm_backward.default:
+        return torch._decomp.decomposition_table[op]
+    return op
 
 
 def run_strategy(op: PreparedOp, strategy: dict[str, Any], mesh: Sequence[int]) -> list[Tensor]:
