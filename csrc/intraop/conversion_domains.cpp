@@ -8,7 +8,7 @@ namespace {
 
 using Form = ConversionStrategy::Form;
 
-constexpr int kNumForms = 4;
+constexpr int kNumForms = 5;
 
 }  // namespace
 
@@ -36,11 +36,12 @@ ConversionDomain ConversionDomains::first(const DomainInputs& inputs) {
     add(spec, inputs.outlives_conversion ? Form::kAlias : Form::kConverted);
   }
   for (const SpecId spec : inputs.consumers) {
+    // A consumer turns a whole value into a pending sum at no cost; holding it so serves nobody.
+    if (hasPartial(tables_->spec(spec))) {
+      continue;
+    }
     if (inputs.outlives_conversion) {
-      // A pending sum copied from a stored value only costs memory.
-      if (!hasPartial(tables_->spec(spec))) {
-        add(spec, Form::kCopy);
-      }
+      add(spec, Form::kCopy);
     } else if (std::ranges::find(inputs.producer, spec) == inputs.producer.end()) {
       add(spec, Form::kConverted);
     }
@@ -50,9 +51,18 @@ ConversionDomain ConversionDomains::first(const DomainInputs& inputs) {
 
 ConversionDomain ConversionDomains::later(const DomainInputs& inputs,
                                           const ConversionDomain& first_domain) {
-  ConversionDomain domain = first(inputs);
-  std::vector<ConversionStrategy> strategies = std::move(domain.strategies);
-  std::vector<SpecId> specs = tables_->list(domain.specs);
+  std::vector<ConversionStrategy> strategies;
+  std::vector<SpecId> specs;
+  if (inputs.outlives_conversion) {
+    ConversionDomain domain = first(inputs);
+    strategies = std::move(domain.strategies);
+    specs = tables_->list(domain.specs);
+  } else {
+    for (const SpecId spec : inputs.producer) {
+      strategies.push_back({tables_->spec(spec), Form::kOwn});
+      specs.push_back(spec);
+    }
+  }
   const std::vector<SpecId>& first_specs = tables_->list(first_domain.specs);
   for (std::size_t index = 0; index < first_specs.size(); ++index) {
     if (first_domain.strategies[index].form != Form::kAlias) {
@@ -83,6 +93,7 @@ CostTableId ConversionDomains::fromProducer(ProblemBuilder& builder, PriceBookId
           cost = tables_->price(book, from, cols[col], weight);
           break;
         case Form::kAlias:
+        case Form::kOwn:
           cost = from == cols[col] ? 0 : kForbidden;
           break;
         case Form::kCopy:
@@ -118,9 +129,10 @@ CostTableId ConversionDomains::fromFirst(ProblemBuilder& builder, const Conversi
         case Form::kKept:
           fits = same && first.strategies[row].form != Form::kAlias;
           break;
-        case Form::kConverted:
-          fits = !same;  // the same buffer is kept, not made twice
+        case Form::kOwn:
+          fits = !same;  // where both are the value itself, the buffer of group 0 is kept
           break;
+        case Form::kConverted:
         case Form::kAlias:
         case Form::kCopy:
           break;

@@ -221,7 +221,7 @@ std::vector<MemoryPiece> Model::Impl::conversionMemory(int index) const {
       pieces.push_back({{begin, end}, std::move(bytes)});
     }
   };
-  addPiece(made, {Form::kConverted, Form::kCopy});
+  addPiece(made, {Form::kConverted, Form::kCopy, Form::kOwn});
   addPiece(std::max(life.own_end, made), {Form::kAlias});
   addPiece(std::max(first_end, made), {Form::kKept});
   return pieces;

@@ -51,6 +51,7 @@ struct ConversionStrategy {
     kConverted,  // any spec, in memory that takes over from the value's own at once
     kAlias,      // the value's own buffer, where that stays whatever is chosen (inputs)
     kCopy,       // another spec than the value's, in memory beside the value's own
+    kOwn,        // group 1: the value's own buffer, kept although group 0 has a conversion
     kKept,       // group 1: the buffer of group 0
   };
   ShardingSpec spec;

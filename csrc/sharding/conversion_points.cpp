@@ -137,6 +137,14 @@ std::vector<ConversionPoint> conversionPoints(const ShardedGraph& sharded) {
           later.uses.push_back(use);
         }
       }
+      // With one use in the first group, converting for it alone costs the same as a point of its
+      // own, and the later group may share the one that is kept.
+      const bool later_may_differ =
+          first.uses.size() >= 2 || (node.input && later.uses.size() >= 2);
+      if (!later.uses.empty() && !later_may_differ) {
+        first.uses = converting;
+        later.uses.clear();
+      }
       points.push_back(std::move(first));
       if (!later.uses.empty()) {
         points.push_back(std::move(later));

@@ -26,17 +26,20 @@ struct ValueUse {
 // emitted once, and occupies memory from its making to its last use.
 //
 // Values (roots, with the uses of all their views) with two or more uses, and op outputs whose one
-// use by a node comes after a change of phase (saved activations, gradients), have one point per
-// group of uses: group 0 has the uses in the first phase that uses the value, group 1 those in all
-// later phases. Group 1 takes either the value itself again ("gather again in backward") or the
-// conversion of group 0 when it has the same spec ("keep it"). All other uses convert privately,
-// right before their node.
+// use by a node comes after a change of phase (saved activations, gradients), have a point. It
+// serves all uses, unless those of later phases may want the value in another form than those of
+// the first phase that uses it: where the first phase has two or more uses (or, of a graph input,
+// the later ones have), there are two points, group 0 for the first phase and group 1 for the later
+// ones. Group 1 takes either the value itself again ("gather again in backward") or the conversion
+// of group 0 when it has the same spec ("keep it"). All other uses convert privately, right before
+// their node.
 //
 // Conversions of op outputs are made right after the op (so that a partial gradient dies at once),
 // those of graph inputs right before the first use of their group.
 //
-// Example: h = gelu(x) read by mm (forward), mm and gelu_backward (backward) has two points:
-// {h, 0, {mm}} and {h, 1, {mm, gelu_backward}}.
+// Example: h = layer_norm(x) read by three products (forward) and by their backward products has
+// {h, 0, {mm, mm, mm}} and {h, 1, {mm, mm, mm}}; h = gelu(x) read by one product and by its
+// backward has {h, 0, {mm, mm}}.
 struct ConversionPoint {
   ValueRef value;  // the root
   int group = 0;

@@ -202,7 +202,7 @@ TEST(ProgramTableTest, SharedConversionIsEmittedOnce) {
             "return %4\n");
 }
 
-// Backward of a product with its weight stored in parts: gathered again, or kept.
+// Backward uses a weight stored in parts twice: gathered again, or kept.
 Step backwardStep() {
   Step step({2});
   const ValueRef x = step.input("x", {8, 16});
@@ -210,7 +210,9 @@ Step backwardStep() {
   const ValueRef y = step.op("y", "aten.mm.default", {{x}, {w}}, {8, 16});
   const ValueRef t = step.op("t", "aten.t.default", {{w}}, {16, 16}, Phase::kBackward);
   const ValueRef dx = step.op("dx", "aten.mm.default", {{y}, {t}}, {8, 16}, Phase::kBackward);
+  const ValueRef dv = step.op("dv", "aten.mm.default", {{y}, {w}}, {8, 16}, Phase::kBackward);
   step.result(dx);
+  step.result(dv);
   step.choose({{"w", "S0 R"}, {"w/0", "R R"}});
   return step;
 }
@@ -226,7 +228,9 @@ TEST(ProgramTableTest, GathersAgainInBackwardWithTheViewReapplied) {
             "%4 = all_gather@0(%1, dim 0 outer 1) : R R\n"
             "%5 = aten.t.default(%4) : R R\n"
             "%6 = aten.mm.default(%3, %5) : R R\n"
-            "return %6\n");
+            "%7 = aten.mm.default(%3, %4) : R R\n"
+            "return %6\n"
+            "return %7\n");
 }
 
 TEST(ProgramTableTest, KeepsTheFirstConversion) {
@@ -239,7 +243,9 @@ TEST(ProgramTableTest, KeepsTheFirstConversion) {
             "%3 = aten.mm.default(%0, %2) : R R\n"
             "%4 = aten.t.default(%2) : R R\n"
             "%5 = aten.mm.default(%3, %4) : R R\n"
-            "return %5\n");
+            "%6 = aten.mm.default(%3, %2) : R R\n"
+            "return %5\n"
+            "return %6\n");
 }
 
 TEST(ProgramTableTest, PrivateConversionsActOnTheView) {
