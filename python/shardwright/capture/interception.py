@@ -71,7 +71,6 @@ class Interception(TorchFunctionMode):
             Tensor.backward: self._tensor_backward,
             Tensor.data.__set__: self._replace_data,  # type: ignore[attr-defined]
         }
-        self._engine_backward = torch.autograd.backward
         self._engine_grad = torch.autograd.grad
 
     def __torch_function__(
@@ -297,25 +296,31 @@ class Interception(TorchFunctionMode):
         self, tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None,
         create_graph: bool = False, inputs: Any = None,
     ) -> None:  # fmt: skip
-        with self:
-            self._backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+        self._backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
     def _backward(
         self, tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None,
         create_graph: bool = False, grad_variables: Any = None, inputs: Any = None,
     ) -> None:  # fmt: skip
-        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        if grad_tensors is None:
-            for root in roots:
+        """torch.autograd.backward with this mode on, for what checkpointing runs again."""
+        roots = _as_tuple(tensors)
+        given = _as_tuple(grad_variables if grad_tensors is None else grad_tensors)
+        grads: list[Tensor | None] = []
+        for root, grad in zip(roots, given or (None,) * len(roots), strict=True):
+            if grad is None and root.requires_grad:
                 self._check_scalar(root)
-        with self.tags.backward(roots):
-            self._engine_backward(
-                tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
-            )
+                grad = torch.ones_like(root)
+            grads.append(grad)
+        retain = create_graph if retain_graph is None else retain_graph
+        with self.tags.backward(roots), self:
+            torch.autograd.graph._engine_run_backward(
+                roots, tuple(grads), retain, create_graph, _as_tuple(inputs),
+                allow_unreachable=True, accumulate_grad=True,
+            )  # fmt: skip
 
     def _grad(self, outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any
               ) -> Any:  # fmt: skip
-        roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+        roots = _as_tuple(outputs)
         if grad_outputs is None:
             for root in roots:
                 self._check_scalar(root)
@@ -330,6 +335,15 @@ class Interception(TorchFunctionMode):
                 where=current_user_line() or self._where,
                 advice="reduce the loss with .mean() or .sum() before backward()",
             )
+
+
+def _as_tuple(tensors: Any) -> tuple[Any, ...]:
+    """One tensor, several, a dict of them or None as a tuple."""
+    if tensors is None:
+        return ()
+    if isinstance(tensors, Tensor):
+        return (tensors,)
+    return tuple(tensors.values() if isinstance(tensors, dict) else tensors)
 
 
 def _on_cpu(argument: Any) -> Any:
