@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "cost/compute.h"
+#include "plan/memory_timeline.h"
 #include "plan/validate.h"
 #include "sharding/reshard.h"
 
@@ -13,6 +14,7 @@ namespace shardwright {
 namespace {
 
 constexpr double kUnitsPerMicrosecond = 1000;
+constexpr int kTimelineSamples = 160;
 
 std::int64_t toUnits(double us) { return std::llround(us * kUnitsPerMicrosecond); }
 
@@ -145,6 +147,7 @@ CertifiedCost certifyPlan(const ShardedGraph& graph, const StagePlan& stage, con
   result.peak = peakMemory(replay);
   result.certificate.peak_memory_bytes = result.peak.bytes;
   result.certificate.at_peak = result.peak.by_kind;
+  result.certificate.memory_timeline = memoryTimeline(graph.graph(), replay, kTimelineSamples);
   const NodeId node = replay.moments[static_cast<std::size_t>(result.peak.moment)];
   result.certificate.peak_node = node.isValid() ? graph.graph().node(node).name : "inputs";
   if (result.peak.largest >= 0) {

@@ -50,6 +50,13 @@ struct MemoryAtPeak {
   std::int64_t total() const { return parameters + gradients + optimizer + activations + other; }
 };
 
+// Bytes alive on one device at one moment of the step.
+struct MemorySample {
+  std::int64_t moment = 0;  // counts ops and conversions, 0 is before the first
+  Phase phase = Phase::kForward;
+  MemoryAtPeak memory;
+};
+
 // Recomputed from the graph and the choices alone by certify(), which shares no code with the
 // solver: nothing else may call a plan optimal.
 struct Certificate {
@@ -63,6 +70,7 @@ struct Certificate {
   std::string peak_node;  // where the peak occurs
   MemoryAtPeak at_peak;
   std::map<std::string, CollectiveCount> collectives;  // by kind name
+  std::vector<MemorySample> memory_timeline;           // see plan/memory_timeline.h
 };
 
 struct Plan {

@@ -23,6 +23,7 @@ from shardwright.errors import PlanError
 
 if TYPE_CHECKING:
     from shardwright.capture.step_graph import StepGraph
+    from shardwright.report.explain import Explanation
 
 FORMAT = "shardwright.plan"
 VERSION = 1
@@ -100,6 +101,27 @@ class ConversionSharding:
 
 
 @dataclass(frozen=True)
+class GradientSharding:
+    """The gradient of one parameter, in the parameter's dims.
+
+    Attributes:
+        parameter: Unsharded name.
+        node: fx name of the node that makes it.
+        made: Spec as backward makes it.
+        made_text: The same as printed.
+        held: Spec in which the update gets it.
+        held_text: The same as printed.
+    """
+
+    parameter: str
+    node: str
+    made: Spec
+    made_text: str
+    held: Spec
+    held_text: str
+
+
+@dataclass(frozen=True)
 class StagePlan:
     """One pipeline stage. A plan without pipelining has one.
 
@@ -108,12 +130,14 @@ class StagePlan:
         ranks: Global ranks in mesh order, row major.
         ops: In execution order.
         conversions: By value, then group.
+        gradients: Of the parameters for which the step has one gradient, for reports.
     """
 
     mesh_shape: tuple[int, ...]
     ranks: tuple[int, ...]
     ops: tuple[OpSharding, ...]
     conversions: tuple[ConversionSharding, ...]
+    gradients: tuple[GradientSharding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,6 +182,21 @@ class MemoryAtPeak:
 
 
 @dataclass(frozen=True)
+class MemorySample:
+    """Bytes alive on one device at one moment of the step.
+
+    Attributes:
+        moment: Counts ops and conversions; 0 is before the first.
+        phase: Of the op that runs.
+        memory: By kind.
+    """
+
+    moment: int
+    phase: Phase
+    memory: MemoryAtPeak
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Cost and memory recomputed from graph and choices by code that the search does not use.
 
@@ -172,6 +211,7 @@ class Certificate:
         peak_node: Node at which the peak occurs.
         at_peak: What the peak consists of.
         collectives: By kind ("all_reduce", ...).
+        memory_timeline: Memory at some moments of the step, the peak among them.
     """
 
     cost_us: float
@@ -184,6 +224,7 @@ class Certificate:
     peak_node: str
     at_peak: MemoryAtPeak
     collectives: Mapping[str, CollectiveCount]
+    memory_timeline: tuple[MemorySample, ...] = ()
 
     def __post_init__(self) -> None:
         frozen = MappingProxyType(dict(sorted(self.collectives.items())))
@@ -216,6 +257,23 @@ class SearchStats:
 
 
 @dataclass(frozen=True)
+class PlanOrigin:
+    """What a plan was searched with, to search again; neither saved nor pickled.
+
+    Attributes:
+        graph: The step as the planner reads it.
+        memory_limit_bytes: The limit that was given, or None.
+        forced: Specs that were forced, by exact name.
+        shard_all_products: As given.
+    """
+
+    graph: _core.ShardedGraph
+    memory_limit_bytes: int | None
+    forced: Mapping[str, str]
+    shard_all_products: bool
+
+
+@dataclass(frozen=True)
 class Plan:
     """How one training step runs on a cluster.
 
@@ -226,6 +284,7 @@ class Plan:
         num_microbatches: How often forward and backward run per step.
         certificate: Recomputed cost, bound and memory.
         stats: How it was found, None for a loaded plan.
+        origin: What it was searched with, None for a plan that was loaded or sent.
     """
 
     graph_hash: str
@@ -234,6 +293,7 @@ class Plan:
     num_microbatches: int
     certificate: Certificate
     stats: SearchStats | None = field(default=None, compare=False, repr=False)
+    origin: PlanOrigin | None = field(default=None, compare=False, repr=False)
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
@@ -262,14 +322,36 @@ class Plan:
         return MappingProxyType(found)
 
     def __str__(self) -> str:
-        cert = self.certificate
-        mesh = " x ".join(map(str, self.mesh_shape))
-        counts = ", ".join(f"{c.count} {kind}" for kind, c in cert.collectives.items())
-        return (
-            f"Plan on mesh {mesh} of {self.cluster.name}: {cert.cost_us / 1000:.3f} ms per step, "
-            f"{cert.status} (gap {cert.gap:.2%}), peak {cert.peak_memory_bytes / 2**30:.3f} GiB; "
-            f"{counts or 'no collectives'}"
-        )
+        from shardwright.report.text import text_report
+
+        return text_report(self)
+
+    def _repr_html_(self) -> str:
+        """The plan as notebooks show it."""
+        from shardwright.report.html import html_fragment
+
+        return html_fragment(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**fields, "origin": None}
+
+    def explain(self, name: str, *, time_limit_s: float = 60.0) -> Explanation:
+        """Why an input lies as it does: the step's cost with each other sharding of it.
+
+        Args:
+            name: Unsharded name of a parameter, buffer, optimizer state or batch leaf.
+            time_limit_s: Seconds for all searches together.
+
+        Returns:
+            A table of the alternatives; prints as text and shows in notebooks.
+
+        Raises:
+            ConfigError: E541 for a loaded plan, E542 for a name the step does not have.
+        """
+        from shardwright.report.explain import explain
+
+        return explain(self, name, time_limit_s=time_limit_s)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as its JSON file holds it."""
@@ -394,7 +476,7 @@ def _compare(claimed: Certificate, recomputed: Certificate) -> None:
     ]
     wrong += [
         f"{name}: plan says {getattr(claimed, name)!r}, recomputed {getattr(recomputed, name)!r}"
-        for name in ("peak_memory_bytes", "at_peak")
+        for name in ("peak_memory_bytes", "at_peak", "memory_timeline")
         if getattr(claimed, name) != getattr(recomputed, name)
     ]
     counts = [
@@ -449,6 +531,10 @@ def spec_from_core(placements: list[_core.Placement]) -> Spec:
     return tuple(word(placement) for placement in placements)
 
 
+def _memory_from_core(core: _core.MemoryAtPeak) -> MemoryAtPeak:
+    return MemoryAtPeak(**{f.name: getattr(core, f.name) for f in dataclasses.fields(MemoryAtPeak)})
+
+
 def certificate_from_core(core: _core.Certificate) -> Certificate:
     """The certificate as a plain value."""
     return Certificate(
@@ -460,20 +546,52 @@ def certificate_from_core(core: _core.Certificate) -> Certificate:
         status=cast(Any, core.status),
         peak_memory_bytes=core.peak_memory_bytes,
         peak_node=core.peak_node,
-        at_peak=MemoryAtPeak(
-            **{f.name: getattr(core.at_peak, f.name) for f in dataclasses.fields(MemoryAtPeak)}
-        ),
+        at_peak=_memory_from_core(core.at_peak),
         collectives={
             kind: CollectiveCount(
                 **{f.name: getattr(count, f.name) for f in dataclasses.fields(CollectiveCount)}
             )
             for kind, count in core.collectives.items()
         },
+        memory_timeline=tuple(
+            MemorySample(sample.moment, cast(Any, sample.phase), _memory_from_core(sample.memory))
+            for sample in core.memory_timeline
+        ),
     )
 
 
+def _gradients(
+    stage: _core.StagePlan, graph: _core.ShardedGraph, nodes: list[dict[str, Any]]
+) -> tuple[GradientSharding, ...]:
+    made = {op.node: op.outputs for op in stage.ops}
+    # A later group, which takes the place of an earlier one, is the one that the update reads.
+    held = {(c.node, c.output): c.spec for c in stage.conversions}
+    found = []
+    for parameter, value in _core.parameter_gradients(graph):
+        root, atoms = graph.root(value), graph.atoms(value)
+        if root.node not in made:
+            continue
+        made_spec = made[root.node][root.output]
+        held_spec = held.get((root.node, root.output), made_spec)
+        found.append(
+            GradientSharding(
+                parameter=nodes[parameter]["input_name"],
+                node=nodes[value.node]["name"],
+                made=spec_from_core(made_spec),
+                made_text=_core.print_spec(atoms, made_spec),
+                held=spec_from_core(held_spec),
+                held_text=_core.print_spec(atoms, held_spec),
+            )
+        )
+    return tuple(found)
+
+
 def plan_from_core(
-    core: _core.Plan, graph: _core.ShardedGraph, cluster: Cluster, stats: SearchStats | None
+    core: _core.Plan,
+    graph: _core.ShardedGraph,
+    cluster: Cluster,
+    stats: SearchStats | None,
+    origin: PlanOrigin | None = None,
 ) -> Plan:
     """The plan as a plain value that describes itself without the graph."""
     nodes = _core.describe_nodes(graph)
@@ -520,10 +638,12 @@ def plan_from_core(
                 ranks=tuple(stage.ranks),
                 ops=tuple(op_sharding(choice) for choice in stage.ops),
                 conversions=tuple(conversion(choice) for choice in stage.conversions),
+                gradients=_gradients(stage, graph, nodes),
             )
             for stage in core.stages
         ),
         num_microbatches=core.num_microbatches,
         certificate=certificate_from_core(core.certificate),
         stats=stats,
+        origin=origin,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from itertools import pairwise
 from typing import Any, cast
 
 from shardwright.cluster import Cluster
@@ -14,7 +15,9 @@ from shardwright.plan import (
     Certificate,
     CollectiveCount,
     ConversionSharding,
+    GradientSharding,
     MemoryAtPeak,
+    MemorySample,
     OpSharding,
     Plan,
     Spec,
@@ -131,6 +134,18 @@ def _conversion(reader: Reader) -> ConversionSharding:
     )
 
 
+def _gradient(reader: Reader) -> GradientSharding:
+    fields = reader.fields(_names(GradientSharding))
+    return GradientSharding(
+        parameter=fields["parameter"].text(),
+        node=fields["node"].text(),
+        made=_spec(fields["made"]),
+        made_text=fields["made_text"].text(),
+        held=_spec(fields["held"]),
+        held_text=fields["held_text"].text(),
+    )
+
+
 def _stage(reader: Reader) -> StagePlan:
     fields = reader.fields(_names(StagePlan))
     return StagePlan(
@@ -142,6 +157,7 @@ def _stage(reader: Reader) -> StagePlan:
         ),
         ops=fields["ops"].items(_op),
         conversions=fields["conversions"].items(_conversion),
+        gradients=fields["gradients"].items(_gradient),
     )
 
 
@@ -155,9 +171,22 @@ def _count(reader: Reader) -> CollectiveCount:
     )
 
 
+def _memory(reader: Reader) -> MemoryAtPeak:
+    fields = reader.fields(_names(MemoryAtPeak))
+    return MemoryAtPeak(**{k: v.integer(0, _MAX_BYTES) for k, v in fields.items()})
+
+
+def _sample(reader: Reader) -> MemorySample:
+    fields = reader.fields(_names(MemorySample))
+    return MemorySample(
+        moment=fields["moment"].integer(0, 2**40),
+        phase=cast(Any, fields["phase"].choice("forward", "backward", "update")),
+        memory=_memory(fields["memory"]),
+    )
+
+
 def _certificate(reader: Reader) -> Certificate:
     fields = reader.fields(_names(Certificate))
-    memory = fields["at_peak"].fields(_names(MemoryAtPeak))
     return Certificate(
         cost_us=fields["cost_us"].number(),
         compute_us=fields["compute_us"].number(),
@@ -167,8 +196,9 @@ def _certificate(reader: Reader) -> Certificate:
         status=cast(Any, fields["status"].choice("optimal", "feasible", "time_limit")),
         peak_memory_bytes=fields["peak_memory_bytes"].integer(0, _MAX_BYTES),
         peak_node=fields["peak_node"].text(),
-        at_peak=MemoryAtPeak(**{k: v.integer(0, _MAX_BYTES) for k, v in memory.items()}),
+        at_peak=_memory(fields["at_peak"]),
         collectives=fields["collectives"].mapping(_COLLECTIVES, _count),
+        memory_timeline=fields["memory_timeline"].items(_sample, most=4096),
     )
 
 
@@ -206,6 +236,9 @@ def _check_stages(plan: Plan) -> None:
             for spec in (*op.operands, *(output.spec for output in op.outputs)):
                 _check_spec(spec, stage, f"{where}: {op.node}")
         _check_conversions(stage, where)
+        for gradient in stage.gradients:
+            for spec in (gradient.made, gradient.held):
+                _check_spec(spec, stage, f"{where}: gradient of {gradient.parameter}")
 
 
 def _check_spec(spec: Spec, stage: StagePlan, where: str) -> None:
@@ -261,6 +294,10 @@ def _check_certificate(cert: Certificate) -> None:
             "the peak is not the sum of its parts",
             f"{cert.peak_memory_bytes} and {cert.at_peak.total}",
         )
+    if any(sample.memory.total > cert.peak_memory_bytes for sample in cert.memory_timeline):
+        raise _contradiction("the memory is above its peak", f"peak {cert.peak_memory_bytes}")
+    if any(a.moment >= b.moment for a, b in pairwise(cert.memory_timeline)):
+        raise _contradiction("the moments of the memory are not in order")
     paid = sum(count.cost_us for count in cert.collectives.values())
     if not math.isclose(paid, cert.communication_us, rel_tol=1e-6, abs_tol=1e-6):
         raise _contradiction(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright import _core
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterError, ConfigError
-from shardwright.plan import Plan, SearchStats, plan_from_core
+from shardwright.plan import Plan, PlanOrigin, SearchStats, plan_from_core
 
 if TYPE_CHECKING:
     from shardwright.capture.step_graph import StepGraph
@@ -76,12 +76,13 @@ def plan(
     started = time.perf_counter()
     graph = sharded_graph(step_graph)
     seconds["rules"] = time.perf_counter() - started
+    origin = PlanOrigin(graph, limit, _match_forced(forced or {}, step_graph), shard_all_products)
     result = _core.plan_step(
         graph,
         chosen.to_core(),
         mesh_shape=shape,
         memory_limit_bytes=limit,
-        forced=_match_forced(forced or {}, step_graph),
+        forced=dict(origin.forced),
         num_microbatches=_integer("num_microbatches", num_microbatches),
         time_limit_s=float(time_limit_s),
         shard_all_products=shard_all_products,
@@ -97,7 +98,7 @@ def plan(
         num_nodes=result.num_nodes,
         num_edges=result.num_edges,
     )
-    return plan_from_core(result.plan, graph, chosen, stats)
+    return plan_from_core(result.plan, graph, chosen, stats, origin)
 
 
 def sharded_graph(step_graph: StepGraph) -> _core.ShardedGraph:

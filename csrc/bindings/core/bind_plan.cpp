@@ -10,6 +10,7 @@
 
 #include "bindings/core/bind.h"
 #include "plan/certificate.h"
+#include "plan/parameter_gradients.h"
 #include "plan/planner.h"
 
 namespace py = pybind11;
@@ -149,6 +150,10 @@ void bindCertificate(py::module_& module) {
       .def_readonly("optimizer", &MemoryAtPeak::optimizer)
       .def_readonly("activations", &MemoryAtPeak::activations)
       .def_readonly("other", &MemoryAtPeak::other);
+  py::class_<MemorySample>(module, "MemorySample", "Bytes of one device at one moment.")
+      .def_readonly("moment", &MemorySample::moment)
+      .def_property_readonly("phase", [](const MemorySample& s) { return phaseName(s.phase); })
+      .def_readonly("memory", &MemorySample::memory);
   py::class_<Certificate>(module, "Certificate", "Recomputed cost and memory of a plan.")
       .def_readonly("cost_us", &Certificate::cost_us)
       .def_readonly("compute_us", &Certificate::compute_us)
@@ -159,7 +164,8 @@ void bindCertificate(py::module_& module) {
       .def_readonly("peak_memory_bytes", &Certificate::peak_memory_bytes)
       .def_readonly("peak_node", &Certificate::peak_node)
       .def_readonly("at_peak", &Certificate::at_peak)
-      .def_readonly("collectives", &Certificate::collectives);
+      .def_readonly("collectives", &Certificate::collectives)
+      .def_readonly("memory_timeline", &Certificate::memory_timeline);
 }
 
 }  // namespace
@@ -204,6 +210,16 @@ void bindPlan(py::module_& module) {
   module.def("certify_plan", &certifyFromPython, py::arg("graph"), py::arg("plan"),
              "Cost and memory recomputed from the graph and the choices alone, without a bound. "
              "Raises PlanError E314 when they do not fit.");
+  module.def(
+      "parameter_gradients",
+      [](const ShardedGraph& graph) {
+        std::vector<std::pair<std::size_t, ValueRef>> gradients;
+        for (const ParameterGradient& gradient : parameterGradients(graph.graph())) {
+          gradients.emplace_back(gradient.parameter.index(), gradient.value);
+        }
+        return gradients;
+      },
+      py::arg("graph"), "Index of each parameter's node with the value that is its gradient.");
   module.def(
       "describe_nodes",
       [](const ShardedGraph& graph) {

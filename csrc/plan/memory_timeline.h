@@ -1,0 +1,18 @@
+// Memory of one device over the moments of a step, sampled for reports.
+#pragma once
+
+#include <vector>
+
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "plan/replay.h"
+
+namespace shardwright {
+
+// At most `max_samples` moments, in order: the moments are cut into as many stretches, and of each
+// the one with most bytes alive is kept, so that the peak is among them.
+//
+// Example: 6 moments with 1 5 2 8 3 3 bytes alive and 3 samples give moments 1, 3 and 4.
+std::vector<MemorySample> memoryTimeline(const Graph& graph, const Replay& replay, int max_samples);
+
+}  // namespace shardwright
