@@ -31,8 +31,7 @@ class Timeline : public testing::Test {
     replay_.buffers = {buffer(1, BufferKind::kParameter, 0, 5),
                        buffer(4, BufferKind::kActivation, 1, 1),
                        buffer(1, BufferKind::kOptimizer, 2, 5),
-                       buffer(6, BufferKind::kGradient, 3, 3),
-                       buffer(1, BufferKind::kOther, 4, 5)};
+                       buffer(6, BufferKind::kGradient, 3, 3), buffer(1, BufferKind::kOther, 4, 5)};
   }
 
   std::unique_ptr<Graph> graph_;

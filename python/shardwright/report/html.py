@@ -1,0 +1,314 @@
+"""A plan as self-contained HTML with inline SVG: no scripts, nothing from the network.
+
+Every name that comes from the user's model is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from shardwright.plan import Plan
+from shardwright.report.claims import scope_claim, status_claim
+from shardwright.report.glyph import glyph
+from shardwright.report.html_style import style_sheet
+from shardwright.report.mesh_picture import mesh_picture
+from shardwright.report.shardings import (
+    LayerShardings,
+    ParameterShardings,
+    PrintedSpec,
+    layer_shardings,
+    parameter_shardings,
+    state_text,
+)
+from shardwright.report.summary import plain_words
+from shardwright.report.svg import Part, Sample, legend, memory_chart, stacked_bar
+from shardwright.report.units import (
+    bytes_text,
+    count_text,
+    gap_text,
+    seconds_text,
+    shape_text,
+    time_text,
+)
+
+_MEMORY_COLORS = {
+    "parameters": "c1",
+    "gradients": "c2",
+    "optimizer": "c3",
+    "activations": "c4",
+    "other": "c5",
+}
+_COLLECTIVE_COLORS = {
+    "all_reduce": "c2",
+    "reduce_scatter": "c3",
+    "all_gather": "c4",
+    "all_to_all": "c6",
+}
+
+
+def html_page(plan: Plan) -> str:
+    """A whole page, to be opened in a browser."""
+    title = f"Plan on {plan.cluster.name}, mesh {shape_text(plan.mesh_shape)}"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title>"
+        "<style>body{margin:0;background:Canvas}.swp{margin:0 auto}</style>"
+        f"</head><body>{html_fragment(plan)}</body></html>\n"
+    )
+
+
+def html_fragment(plan: Plan) -> str:
+    """One `div` with its own style sheet: what notebooks show."""
+    boxes = [
+        _box("In words", _words(plain_words(plan)), "half"),
+        _box(f"Mesh {shape_text(plan.mesh_shape)}", _mesh(plan), "fit"),
+        _box(f"Time per step: {time_text(plan.time_us)}", _time_bar(plan), "half"),
+        _box(_memory_title(plan), _memory_bar(plan), "half"),
+    ]
+    timeline = _timeline(plan)
+    if timeline:
+        boxes.append(_box("Memory per device over the step", timeline, "wide"))
+    boxes += [
+        _box("Shardings", _shardings(plan), "wide"),
+        _box("Certificate", _certificate(plan), "half"),
+        _box("Collectives", _collectives(plan), "half"),
+    ]
+    return (
+        f'<div class="swp"><style>{style_sheet()}</style>{_header(plan)}'
+        f'<div class="grid">{"".join(boxes)}</div></div>'
+    )
+
+
+def _box(title: str, content: str, css: str = "") -> str:
+    return f'<div class="box {css}"><h3>{escape(title)}</h3>{content}</div>'
+
+
+def _header(plan: Plan) -> str:
+    certificate = plan.certificate
+    proven = certificate.status == "optimal"
+    badge = "optimal" if proven else f"gap {gap_text(certificate.gap)}"
+    facts = ", ".join(
+        [
+            str(plan.cluster),
+            f"mesh {shape_text(plan.mesh_shape)}",
+            count_text(len(plan.stages), "stage"),
+            count_text(plan.num_microbatches, "microbatch"),
+        ]
+    )
+    return (
+        f"<h2>{escape(time_text(plan.time_us))} per step"
+        f'<span class="badge {"good" if proven else "warn"}">{escape(badge)}</span></h2>'
+        f'<p class="soft">{escape(facts)}; step <code>{escape(plan.graph_hash[:12])}</code></p>'
+    )
+
+
+def _words(lines: Sequence[str]) -> str:
+    return f'<ul class="words">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
+
+
+def _mesh(plan: Plan) -> str:
+    stage = plan.stages[0]
+    drawn = mesh_picture(stage.mesh_shape, stage.ranks, plan.cluster.devices_per_host)
+    hosts = count_text(plan.cluster.num_hosts, "host")
+    devices = count_text(plan.cluster.devices_per_host, "device")
+    return f'{drawn}<p class="small">{hosts} of {devices}, shaded; the numbers are ranks.</p>'
+
+
+def _time_bar(plan: Plan) -> str:
+    certificate = plan.certificate
+    parts = [Part("compute", certificate.compute_us, time_text(certificate.compute_us), "c1")]
+    for kind, count in certificate.collectives.items():
+        name = f"{kind.replace('_', '-')} ({count.count} x)"
+        color = _COLLECTIVE_COLORS.get(kind, "c5")
+        parts.append(Part(name, count.cost_us, time_text(count.cost_us), color))
+    return stacked_bar(parts, title="time per step") + legend(parts)
+
+
+def _memory_title(plan: Plan) -> str:
+    peak = bytes_text(plan.peak_memory_bytes)
+    memory = plan.cluster.memory_bytes
+    return f"Peak memory per device: {peak}" + (f" of {bytes_text(memory)}" if memory else "")
+
+
+def _memory_bar(plan: Plan) -> str:
+    at_peak = plan.certificate.at_peak
+    parts = [
+        Part(kind, getattr(at_peak, kind), bytes_text(getattr(at_peak, kind)), color)
+        for kind, color in _MEMORY_COLORS.items()
+    ]
+    memory = plan.cluster.memory_bytes
+    bar = stacked_bar(
+        parts,
+        title="memory per device at the peak",
+        shares=False,
+        whole=float(max(memory, at_peak.total) or 1),
+        limit=(float(memory), f"device memory {bytes_text(memory)}") if memory else None,
+    )
+    node = escape(plan.certificate.peak_node)
+    return f'{bar}{legend(parts)}<p class="small">at node <code>{node}</code></p>'
+
+
+def _timeline(plan: Plan) -> str:
+    samples = [
+        Sample(
+            float(sample.moment),
+            tuple(float(getattr(sample.memory, kind)) for kind in _MEMORY_COLORS),
+            sample.phase,
+        )
+        for sample in plan.certificate.memory_timeline
+    ]
+    if len(samples) < 2:
+        return ""
+    memory = plan.cluster.memory_bytes
+    limit = (float(memory), f"device memory {bytes_text(memory)}") if memory else None
+    return memory_chart(
+        samples,
+        list(_MEMORY_COLORS.values()),
+        limit=limit,
+        peak_text=f"peak {bytes_text(plan.peak_memory_bytes)}",
+        title="memory per device over the step",
+    )
+
+
+def _shardings(plan: Plan) -> str:
+    rows = parameter_shardings(plan)
+    with_gradients = any(row.gradient is not None for row in rows)
+    headings = ["parameter", "shape", "stored", "used in forward", "used in backward"]
+    headings += ["gradient"] if with_gradients else []
+    headings += ["optimizer state", "module output"]
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join(
+        _layer_rows(layer, plan.mesh_shape, len(headings), with_gradients)
+        for layer in layer_shardings(rows)
+    )
+    return (
+        '<p class="small">One symbol per dim: R is whole, S0 is cut along mesh axis 0, P0 a sum '
+        "still pending over axis 0. Filled is what the first device holds; faint is the same as "
+        "stored.</p>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        "</div>"
+    )
+
+
+def _layer_rows(
+    layer: LayerShardings, mesh_shape: Sequence[int], num_columns: int, with_gradients: bool
+) -> str:
+    rows = []
+    if layer.title:
+        alike = f' <span class="soft">{layer.repeats} layers alike</span>'
+        title = escape(layer.title) + (alike if layer.repeats > 1 else "")
+        rows.append(f'<tr class="layer"><td colspan="{num_columns}">{title}</td></tr>')
+    for name, row in layer.rows:
+        cells = [
+            f"<td>{escape(name)}</td>",
+            f'<td class="mono">{escape(" x ".join(map(str, row.shape)) or "scalar")}</td>',
+            _spec_cell(row, [row.stored], mesh_shape),
+            _spec_cell(row, [row.forward], mesh_shape, same_as=row.stored),
+            _spec_cell(row, [row.backward], mesh_shape, same_as=row.stored),
+        ]
+        if with_gradients:
+            cells.append(_spec_cell(row, _gradient_specs(row), mesh_shape))
+        cells += [_state_cell(row, mesh_shape), _output_cell(row)]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return "".join(rows)
+
+
+def _gradient_specs(row: ParameterShardings) -> list[PrintedSpec]:
+    made, held = row.gradient_made, row.gradient
+    if held is None:
+        return []
+    return [held] if made is None or made.text == held.text else [made, held]
+
+
+def _spec_cell(
+    row: ParameterShardings,
+    specs: Sequence[PrintedSpec],
+    mesh_shape: Sequence[int],
+    same_as: PrintedSpec | None = None,
+) -> str:
+    if not specs:
+        return '<td class="soft">-</td>'
+    css = "cell same" if same_as is not None and same_as.text == specs[0].text else "cell"
+    drawn = "<span>&rarr;</span>".join(
+        glyph(row.shape, spec.text, mesh_shape, title=spec.text)
+        + f"<span>{escape(spec.text)}</span>"
+        for spec in specs
+    )
+    return f'<td class="spec"><div class="{css}">{drawn}</div></td>'
+
+
+def _state_cell(row: ParameterShardings, mesh_shape: Sequence[int]) -> str:
+    specs = list(row.state.values())
+    if len({spec.text for spec in specs}) == 1:
+        cell = _spec_cell(row, specs[:1], mesh_shape, same_as=row.stored)
+        return cell.replace("<td ", f'<td title="{escape(", ".join(row.state))}" ', 1)
+    return f'<td class="spec">{escape(state_text(row.state))}</td>'
+
+
+def _output_cell(row: ParameterShardings) -> str:
+    if row.output is None:
+        return '<td class="soft">-</td>'
+    shape = " x ".join(map(str, row.output.shape))
+    return f'<td class="spec" title="{escape(shape)}">{escape(row.output.text)}</td>'
+
+
+def _certificate(plan: Plan) -> str:
+    certificate = plan.certificate
+    facts = (
+        ("cost", time_text(certificate.cost_us)),
+        ("lower bound", time_text(certificate.lower_bound_us)),
+        ("gap", gap_text(certificate.gap)),
+        ("status", certificate.status.replace("_", " ")),
+    )
+    listed = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
+    said = "".join(f"<p>{escape(text)}</p>" for text in (status_claim(plan), scope_claim(plan)))
+    return f'<dl>{listed}</dl><div class="soft">{said}</div>{_trials(plan)}{_seconds(plan)}'
+
+
+def _trials(plan: Plan) -> str:
+    trials = () if plan.stats is None else plan.stats.trials
+    if len(trials) < 2:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(shape_text(shape))}</td>"
+        f'<td class="num">{"-" if cost_us is None else escape(time_text(cost_us))}</td>'
+        f"<td>{escape(status.replace('_', ' '))}</td></tr>"
+        for shape, cost_us, status in trials
+    )
+    return (
+        '<table><thead><tr><th>mesh tried</th><th class="num">time per step</th><th>status</th>'
+        f"</tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _seconds(plan: Plan) -> str:
+    if plan.stats is None:
+        return ""
+    parts = ", ".join(f"{k} {seconds_text(s)}" for k, s in plan.stats.seconds.items())
+    total = seconds_text(sum(plan.stats.seconds.values()))
+    return f'<p class="soft">Planned in {escape(total)}: {escape(parts)}.</p>'
+
+
+def _collectives(plan: Plan) -> str:
+    if not plan.certificate.collectives:
+        return '<p class="soft">None.</p>'
+    rows = "".join(
+        f"<tr><td>{escape(kind.replace('_', '-'))}</td>"
+        + "".join(
+            f'<td class="num">{escape(text)}</td>'
+            for text in (
+                str(count.count),
+                bytes_text(count.bytes),
+                bytes_text(count.ring_bytes_per_device),
+                time_text(count.cost_us),
+            )
+        )
+        + "</tr>"
+        for kind, count in plan.certificate.collectives.items()
+    )
+    heads = ("count", "bytes", "ring bytes per device", "time")
+    head = "<th></th>" + "".join(f'<th class="num">{head}</th>' for head in heads)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

@@ -1,0 +1,189 @@
+"""A plan as text: cost, memory, shardings per layer, certificate. `str(plan)` is this."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shardwright.plan import Plan
+from shardwright.report.claims import certificate_lines
+from shardwright.report.shardings import (
+    LayerShardings,
+    ParameterShardings,
+    PrintedSpec,
+    layer_shardings,
+    parameter_shardings,
+    state_text,
+)
+from shardwright.report.summary import plain_words
+from shardwright.report.units import (
+    bytes_text,
+    count_text,
+    seconds_text,
+    shape_text,
+    share_text,
+    time_text,
+)
+
+_WIDTH = 110
+_SHARDINGS_TITLE = (
+    "Shardings (R whole, S0 cut along mesh axis 0, P0 sum pending over axis 0, = as stored)"
+)
+_MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "other")
+
+
+def text_report(plan: Plan, *, width: int = _WIDTH, color: bool = False) -> str:
+    """Returns the report as lines of at most `width` columns, with ANSI colors on request."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+        emoji=False,
+        markup=False,
+        highlight=False,
+    )
+    with console.capture() as capture:
+        console.print(renderable(plan))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def renderable(plan: Plan) -> RenderableType:
+    """The report for a rich console."""
+    parts: list[RenderableType] = [_header(plan)]
+    parts += _section("In words", _lines(plain_words(plan)))
+    parts += _section(f"Time per step: {time_text(plan.time_us)}", _cost_table(plan))
+    parts += _section(_memory_title(plan), _memory_table(plan))
+    parts += _section(_SHARDINGS_TITLE, _sharding_table(plan))
+    parts += _section("Certificate", _lines(certificate_lines(plan)))
+    if plan.stats is not None:
+        parts += _section("Seconds", _lines([_seconds_line(plan)]))
+    return Group(*parts)
+
+
+def _section(title: str, body: RenderableType) -> list[RenderableType]:
+    return [Text(""), Text(title, style="bold"), Padding(body, (0, 0, 0, 2))]
+
+
+def _lines(lines: Iterable[str]) -> Text:
+    return Text("\n".join(lines))
+
+
+def _header(plan: Plan) -> Text:
+    text = Text("Plan", style="bold")
+    text.append(f" for step {plan.graph_hash[:12]}", style="not bold")
+    text.append(f" on {plan.cluster}", style="not bold")
+    text.append(f"\nmesh {shape_text(plan.mesh_shape)}", style="not bold")
+    text.append(f", {count_text(len(plan.stages), 'stage')}", style="not bold")
+    text.append(f", {count_text(plan.num_microbatches, 'microbatch')}", style="not bold")
+    return text
+
+
+def _table(*headings: tuple[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading, justify in headings:
+        table.add_column(heading, justify="right" if justify == "r" else "left")
+    return table
+
+
+def _cost_table(plan: Plan) -> Table:
+    certificate = plan.certificate
+    table = _table(
+        ("", "l"), ("count", "r"), ("bytes", "r"), ("ring bytes/device", "r"),
+        ("time", "r"), ("share", "r"),
+    )  # fmt: skip
+    cost = certificate.cost_us
+    table.add_row(
+        "compute", "", "", "", time_text(certificate.compute_us),
+        share_text(certificate.compute_us, cost),
+    )  # fmt: skip
+    table.add_row(
+        "communication", "", "", "", time_text(certificate.communication_us),
+        share_text(certificate.communication_us, cost),
+    )  # fmt: skip
+    for kind, count in certificate.collectives.items():
+        table.add_row(
+            f"  {kind.replace('_', '-')}", str(count.count), bytes_text(count.bytes),
+            bytes_text(count.ring_bytes_per_device), time_text(count.cost_us),
+            share_text(count.cost_us, cost),
+        )  # fmt: skip
+    return table
+
+
+def _memory_title(plan: Plan) -> str:
+    peak = bytes_text(plan.peak_memory_bytes)
+    if not plan.cluster.memory_bytes:
+        return f"Memory per device at the peak: {peak}"
+    return f"Memory per device at the peak: {peak} of {bytes_text(plan.cluster.memory_bytes)}"
+
+
+def _memory_table(plan: Plan) -> RenderableType:
+    at_peak = plan.certificate.at_peak
+    table = _table(("", "l"), ("bytes", "r"), ("share", "r"), ("", "l"))
+    for kind in _MEMORY_KINDS:
+        count = getattr(at_peak, kind)
+        bar = "█" * round(30 * count / at_peak.total) if at_peak.total else ""
+        table.add_row(kind, bytes_text(count), share_text(count, at_peak.total), bar)
+    return Group(table, Text(f"The peak is at node {plan.certificate.peak_node}."))
+
+
+def _sharding_table(plan: Plan) -> RenderableType:
+    rows = parameter_shardings(plan)
+    has_gradients = any(row.gradient is not None for row in rows)
+    headings = [("parameter", "l"), ("shape", "l"), ("stored", "l"), ("forward", "l"),
+                ("backward", "l")]  # fmt: skip
+    headings += [("gradient", "l")] if has_gradients else []
+    headings += [("optimizer state", "l"), ("module output", "l")]
+    table = _table(*headings)
+    layers = layer_shardings(rows)
+    longest_title = max((len(_layer_title(layer)) for layer in layers), default=0)
+    table.columns[0].min_width = min(_WIDTH // 3, longest_title)
+    for layer in layers:
+        _add_layer(table, layer, has_gradients)
+    return table
+
+
+def _layer_title(layer: LayerShardings) -> str:
+    return f"{layer.title} ({layer.repeats} x)" if layer.repeats > 1 else layer.title
+
+
+def _add_layer(table: Table, layer: LayerShardings, has_gradients: bool) -> None:
+    if layer.title:
+        table.add_row(Text(_layer_title(layer), style="bold"))
+    for name, row in layer.rows:
+        cells = [
+            f"  {name}" if layer.title else name,
+            str(list(row.shape)),
+            row.stored.text,
+            _unless_stored(row.forward, row),
+            _unless_stored(row.backward, row),
+        ]
+        if has_gradients:
+            cells.append("-" if row.gradient is None else _unless_stored(row.gradient, row))
+        cells.append(state_text(row.state) if row.state else "-")
+        cells.append("-" if row.output is None else row.output.text)
+        table.add_row(*(Text(cell) for cell in cells))
+
+
+def _unless_stored(spec: PrintedSpec, row: ParameterShardings) -> str:
+    return "=" if spec.text == row.stored.text else spec.text
+
+
+def _seconds_line(plan: Plan) -> str:
+    assert plan.stats is not None
+    seconds = plan.stats.seconds
+    parts = ", ".join(f"{phase} {seconds_text(s)}" for phase, s in seconds.items())
+    return f"{parts}; in all {seconds_text(sum(seconds.values()))}"
+
+
+def terminal_width() -> int:
+    """Columns of the terminal within reason; the default where there is none."""
+    return max(80, min(160, shutil.get_terminal_size((_WIDTH, 24)).columns))
