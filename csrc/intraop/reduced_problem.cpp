@@ -58,13 +58,14 @@ ReducedProblem::ReducedProblem(Reduction& reduction, const MemoryLayout& layout)
     variables_.push_back(std::move(variable));
   }
 
+  std::vector<Matrix> tables;
   std::vector<int32_t> packed(reduction.pool().numTables(), -1);
   const auto pack = [&](TableRef ref) {
     if (static_cast<size_t>(ref) >= packed.size()) packed.resize(static_cast<size_t>(ref) + 1, -1);
     int32_t& id = packed[static_cast<size_t>(ref)];
     if (id < 0) {
-      id = static_cast<int32_t>(tables_.size());
-      tables_.push_back(reduction.pool().table(ref));
+      id = static_cast<int32_t>(tables.size());
+      tables.push_back(reduction.pool().table(ref));
     }
     return id;
   };
@@ -86,17 +87,95 @@ ReducedProblem::ReducedProblem(Reduction& reduction, const MemoryLayout& layout)
   });
   double magnitude = std::abs(offset_);
   std::vector<double> table_magnitude;
-  for (const Matrix& table : tables_) table_magnitude.push_back(largestFinite(table.costs));
-  for (size_t e = 0; e < edges_.size(); ++e) {
-    variables_[static_cast<size_t>(edges_[e].u)].edges_to_later.push_back(static_cast<int32_t>(e));
-    variables_[static_cast<size_t>(edges_[e].v)].edges_to_earlier.push_back(
-        static_cast<int32_t>(e));
-    magnitude += table_magnitude[static_cast<size_t>(edges_[e].table)];
+  tables_ = std::make_shared<const std::vector<Matrix>>(std::move(tables));
+  for (const Matrix& table : *tables_) table_magnitude.push_back(largestFinite(table.costs));
+  linkEdges();
+  for (const ReducedEdge& edge : edges_) {
+    magnitude += table_magnitude[static_cast<size_t>(edge.table)];
   }
   for (const ReducedVariable& variable : variables_) magnitude += largestFinite(variable.costs);
   // Room for multipliers and messages: as much again as the costs themselves, twice.
   const int bits = 51 - static_cast<int>(std::ceil(std::log2(std::max(2.0, magnitude))));
   quantum_ = std::ldexp(1.0, -std::clamp(bits, 0, 20));
+}
+
+void ReducedProblem::linkEdges() {
+  for (size_t e = 0; e < edges_.size(); ++e) {
+    const auto id = static_cast<int32_t>(e);
+    variables_[static_cast<size_t>(edges_[e].u)].edges_to_later.push_back(id);
+    variables_[static_cast<size_t>(edges_[e].v)].edges_to_earlier.push_back(id);
+  }
+}
+
+ReducedProblem::ReducedProblem(const ReducedProblem& whole, std::span<const int32_t> labels,
+                               const std::vector<int32_t>& free)
+    : tables_(whole.tables_), quantum_(whole.quantum_) {
+  std::vector<int32_t> position(whole.variables_.size(), -1);
+  for (size_t i = 0; i < free.size(); ++i) {
+    position[static_cast<size_t>(free[i])] = static_cast<int32_t>(i);
+  }
+  // What the fixed variables hold is no longer available.
+  std::vector<int64_t> slack = whole.overloadOf(labels);
+  for (int64_t& bytes : slack) bytes = -bytes;
+  std::vector<int64_t> most(slack.size() + 1, 0);
+  std::vector<int64_t> held(slack.size() + 1, 0);
+  for (int32_t v : free) {
+    const int32_t label = labels[static_cast<size_t>(v)];
+    for (const MemorySegment& segment : whole.variables_[static_cast<size_t>(v)].memory) {
+      const auto begin = static_cast<size_t>(segment.row_begin);
+      const auto end = static_cast<size_t>(segment.row_end);
+      const int64_t now = segment.excess_bytes[static_cast<size_t>(label)];
+      held[begin] += now;
+      held[end] -= now;
+      most[begin] += segment.maxExcess();
+      most[end] -= segment.maxExcess();
+    }
+  }
+  std::vector<int32_t> rows;  // those the free variables could overload
+  int64_t held_here = 0;
+  int64_t most_here = 0;
+  for (size_t row = 0; row < slack.size(); ++row) {
+    held_here += held[row];
+    most_here += most[row];
+    slack[row] += held_here;
+    if (most_here <= slack[row]) continue;
+    rows.push_back(static_cast<int32_t>(row));
+    slack_bytes_.push_back(slack[row]);
+    layout_rows_.push_back(whole.layout_rows_[row]);
+  }
+  const auto row_from = [&](int32_t row) {
+    return static_cast<int32_t>(std::lower_bound(rows.begin(), rows.end(), row) - rows.begin());
+  };
+  for (int32_t v : free) {
+    const ReducedVariable& source = whole.variables_[static_cast<size_t>(v)];
+    ReducedVariable variable;
+    variable.costs = source.costs;
+    for (const MemorySegment& segment : source.memory) {
+      MemorySegment kept{row_from(segment.row_begin), row_from(segment.row_end),
+                         segment.excess_bytes};
+      if (kept.row_begin < kept.row_end) variable.memory.push_back(std::move(kept));
+    }
+    const int32_t here = position[static_cast<size_t>(v)];
+    for (int32_t e : source.edges_to_later) {
+      const ReducedEdge& edge = whole.edges_[static_cast<size_t>(e)];
+      const int32_t other = position[static_cast<size_t>(edge.v)];
+      if (other >= 0) {
+        edges_.push_back({here, other, edge.table, edge.transposed_table});
+        continue;
+      }
+      const double* row =
+          whole.table(edge.transposed_table).row(labels[static_cast<size_t>(edge.v)]);
+      for (size_t a = 0; a < variable.costs.size(); ++a) variable.costs[a] += row[a];
+    }
+    for (int32_t e : source.edges_to_earlier) {
+      const ReducedEdge& edge = whole.edges_[static_cast<size_t>(e)];
+      if (position[static_cast<size_t>(edge.u)] >= 0) continue;
+      const double* row = whole.table(edge.table).row(labels[static_cast<size_t>(edge.u)]);
+      for (size_t a = 0; a < variable.costs.size(); ++a) variable.costs[a] += row[a];
+    }
+    variables_.push_back(std::move(variable));
+  }
+  linkEdges();
 }
 
 double ReducedProblem::numEntries() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -33,11 +34,15 @@ class ReducedProblem {
  public:
   // Reads the reduction's present state; the reduction may change afterwards.
   ReducedProblem(Reduction& reduction, const MemoryLayout& layout);
+  // The part of another problem in which only the variables in `free` (ascending) may change, the
+  // others keeping their labels. Its variables are those of `free`, in order; labels must fit.
+  ReducedProblem(const ReducedProblem& whole, std::span<const int32_t> labels,
+                 const std::vector<int32_t>& free);
 
   const std::vector<ReducedVariable>& variables() const { return variables_; }
   const std::vector<ReducedEdge>& edges() const { return edges_; }
-  const std::vector<Matrix>& tables() const { return tables_; }
-  const Matrix& table(int32_t id) const { return tables_[static_cast<size_t>(id)]; }
+  const std::vector<Matrix>& tables() const { return *tables_; }
+  const Matrix& table(int32_t id) const { return (*tables_)[static_cast<size_t>(id)]; }
   const std::vector<int64_t>& slackBytes() const { return slack_bytes_; }
   // MemoryLayout row of each row, to carry multipliers over to another reduction.
   const std::vector<int32_t>& layoutRows() const { return layout_rows_; }
@@ -57,9 +62,11 @@ class ReducedProblem {
   std::vector<int32_t> expand(const TablePool& pool, std::span<const int32_t> labels) const;
 
  private:
+  void linkEdges();
+
   std::vector<ReducedVariable> variables_;
   std::vector<ReducedEdge> edges_;
-  std::vector<Matrix> tables_;
+  std::shared_ptr<const std::vector<Matrix>> tables_;
   std::vector<int64_t> slack_bytes_;
   std::vector<int32_t> layout_rows_;
   std::vector<int32_t> fixed_strategies_;

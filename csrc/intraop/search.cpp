@@ -10,6 +10,7 @@
 #include "intraop/lagrangian.h"
 #include "intraop/local_search.h"
 #include "intraop/message_dual.h"
+#include "intraop/neighbourhood_search.h"
 #include "intraop/presolve.h"
 
 namespace shardwright {
@@ -139,7 +140,7 @@ Claim Search::run() {
     if (enumerate(reduced)) return claim();
     // Another round pays when fixing has removed a good part of the values.
     if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
-    finishWithIntegerProgram(reduced);
+    if (!finishWithIntegerProgram(reduced)) improveByNeighbourhoods(reduced, secondsLeft());
     return claim();
   }
   return claim();
@@ -212,6 +213,8 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   }
   if (closed()) return true;
   if (incumbent_.empty() || stopped() || result.multipliers.empty()) return false;
+  improveByNeighbourhoods(reduced, neighbourhoodSeconds());
+  if (closed()) return true;
   if (elimination.unsharedWork() > kWorkPerSecond * 0.2 * secondsLeft()) return false;
   const Phase phase(*this, "fixing");
   const std::optional<WeightedCosts> weighted = weightCosts(reduced, result.multipliers);
@@ -259,8 +262,15 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
     return true;
   }
   if (closed()) return true;
+  improveByNeighbourhoods(reduced, neighbourhoodSeconds());
+  if (closed()) return true;
   if (!result.marginals.costs.empty()) fixByMarginals(reduced, result.marginals.costs);
   return false;
+}
+
+double Search::neighbourhoodSeconds() const {
+  // In proportion to what the bound cost, so that quick problems stay quick.
+  return std::min(0.15 * secondsLeft(), 0.5 * seconds() + 0.1);
 }
 
 std::vector<double> Search::carriedMultipliers(const ReducedProblem& reduced) const {
@@ -305,6 +315,21 @@ double Search::numValuesLeft() const {
     if (variable.alive) count += variable.numValues();
   }
   return count;
+}
+
+void Search::improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s) {
+  const auto incumbent = incumbentLabels(reduced);
+  if (!incumbent || reduced.numVariables() < 2 || closed()) return;
+  const Phase phase(*this, "neighbourhoods");
+  const auto start = Clock::now();
+  const auto stop = [&] {
+    return stopped() || std::chrono::duration<double>(Clock::now() - start).count() > time_limit_s;
+  };
+  NeighbourhoodSearch search(reduced, *incumbent);
+  while (!stop() && !closed()) {
+    if (search.step(stop)) consider(reduced, search.labels());
+    report();
+  }
 }
 
 void Search::searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels) {

@@ -50,6 +50,8 @@ class Search {
 
   // Makes the choice fit, improves it and records it; starts and combines with the incumbent.
   void searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels);
+  // Re-solves blocks around the incumbent for some seconds.
+  void improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s);
   // Removes values that no choice as cheap as the incumbent takes; marginals[v][a] bounds the cost
   // of every choice with value a at v. Returns the share of values removed.
   double fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals);
@@ -62,6 +64,7 @@ class Search {
   void raiseBound(double bound);
   // The incumbent in the reduced problem's values, when it is still representable there.
   std::optional<std::vector<int32_t>> incumbentLabels(const ReducedProblem& reduced) const;
+  double neighbourhoodSeconds() const;
   double numValuesLeft() const;
   std::vector<double> carriedMultipliers(const ReducedProblem& reduced) const;
   void carryMultipliers(const ReducedProblem& reduced, const std::vector<double>& multipliers);
