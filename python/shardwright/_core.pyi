@@ -246,6 +246,9 @@ class ProgramTable:
     @property
     def outputs(self) -> list[ProgramOutput]: ...
 
+def conversion_points(
+    graph: Any,
+) -> list[tuple[Any, int, list[tuple[int, int]], list[int]]]: ...
 def emit_program(graph: Any, plan: Any) -> ProgramTable: ...
 
 # --- parts that have no types here yet ---

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "bindings/core/bind.h"
 #include "plan/program_table.h"
+#include "sharding/conversion_points.h"
 
 namespace py = pybind11;
 
@@ -96,6 +97,24 @@ void bindValues(py::module_& module) {
       .def_readonly("spec", &LocalTensor::spec);
 }
 
+// (value, group, [(node, operand), ...], [result, ...]) per point.
+py::list conversionPointsToPython(const ShardedGraph& graph) {
+  py::list points;
+  for (const ConversionPoint& point : conversionPoints(graph)) {
+    py::list operands;
+    py::list results;
+    for (const ValueUse& use : point.uses) {
+      if (use.isResult()) {
+        results.append(use.result);
+      } else {
+        operands.append(py::make_tuple(use.node.index(), use.operand));
+      }
+    }
+    points.append(py::make_tuple(point.value, point.group, operands, results));
+  }
+  return points;
+}
+
 }  // namespace
 
 void bindProgram(py::module_& module) {
@@ -126,6 +145,9 @@ void bindProgram(py::module_& module) {
       .def_readonly("mesh_shape", &ProgramTable::mesh_shape)
       .def_readonly("instructions", &ProgramTable::instructions)
       .def_readonly("outputs", &ProgramTable::outputs);
+  module.def("conversion_points", &conversionPointsToPython, py::arg("graph"),
+             "Where values with several uses are held: (value, group, uses by nodes as (node, "
+             "operand), uses as results), ordered by value, then group.");
   module.def(
       "emit_program",
       [](const ShardedGraph& graph, const Plan& plan) {
