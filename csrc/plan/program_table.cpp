@@ -66,6 +66,7 @@ class Emitter {
         graph_(sharded.graph()),
         stage_(stage),
         mesh_(mesh),
+        tables_(mesh),
         points_(conversionPoints(sharded)),
         point_held_(points_.size()),
         choice_of_(graph_.nodes().size(), nullptr),
@@ -292,7 +293,7 @@ class Emitter {
     }
     const TensorAtoms& atoms = sharded_.atoms(value);
     checkSpec(value, to);
-    const auto steps = planReshard(atoms, graph_.meta(value).dtype, held.spec, to, mesh_);
+    const auto steps = tables_.table(atoms, graph_.meta(value).dtype).steps(held.spec, to);
     if (!steps) {
       throwChoiceMismatch(sharded_, node, "a value is used in a spec it cannot be converted to",
                           {"from: " + printSpec(atoms, held.spec), "to: " + printSpec(atoms, to)});
@@ -348,6 +349,7 @@ class Emitter {
   const Graph& graph_;
   const StagePlan& stage_;
   const DeviceMesh& mesh_;
+  ReshardTableCache tables_;
   std::vector<ConversionPoint> points_;
   std::vector<const ConversionChoice*> point_choice_;
   std::vector<std::optional<Held>> point_held_;
