@@ -27,7 +27,7 @@ class SmallGraph {
     node.name = name;
     node.op = op;
     for (const ValueRef& operand : operands) {
-      node.args.push_back({operand});
+      node.args.emplace_back(operand);
     }
     node.outputs = {{std::move(shape), DType::kFloat32}};
     node.phase = phase;
