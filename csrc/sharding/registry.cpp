@@ -40,9 +40,14 @@ std::string misfit(const ShardingRule& rule, const TensorMap& map, const TensorM
     return name + " has " + std::to_string(meta.shape.size()) + " dims, its rule " +
            std::to_string(map.dims.size());
   }
+  std::vector<int> seen;
   for (std::size_t dim = 0; dim < meta.shape.size(); ++dim) {
     std::int64_t product = 1;
     for (const int factor : map.dims[dim]) {
+      if (std::find(seen.begin(), seen.end(), factor) != seen.end()) {
+        return name + " names one factor in two places";
+      }
+      seen.push_back(factor);
       if (factor < 0 || static_cast<std::size_t>(factor) >= rule.factors.size()) {
         return name + " names a factor that does not exist";
       }
