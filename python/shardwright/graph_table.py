@@ -116,7 +116,8 @@ class _TableWriter:
     def add_call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
             source, index = node.args
-            assert isinstance(source, fx.Node) and isinstance(index, int)
+            assert isinstance(source, fx.Node)
+            assert isinstance(index, int)
             self._refs[node] = _core.ValueRef(self._refs[source].node, index)
             return
         args, kwargs = _normalized(node)
