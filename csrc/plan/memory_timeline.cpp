@@ -1,6 +1,7 @@
 #include "plan/memory_timeline.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,40 +28,67 @@ void add(MemoryAtPeak& memory, BufferKind kind, std::int64_t bytes) {
   }
 }
 
+Phase phaseAt(const Graph& graph, const Replay& replay, std::size_t moment) {
+  const NodeId node = replay.moments[moment];
+  return node.isValid() ? graph.node(node).phase : Phase::kForward;
+}
+
+// Number of the stretch of each moment, ascending.
+std::vector<std::size_t> stretches(const Graph& graph, const Replay& replay, int max_samples) {
+  std::array<std::size_t, 3> moments_of = {};
+  for (std::size_t moment = 0; moment < replay.moments.size(); ++moment) {
+    ++moments_of[static_cast<std::size_t>(phaseAt(graph, replay, moment))];
+  }
+  const auto num_phases = static_cast<std::size_t>(
+      std::count_if(moments_of.begin(), moments_of.end(), [](std::size_t n) { return n > 0; }));
+  const std::size_t num_stretches = static_cast<std::size_t>(std::max(1, max_samples));
+  std::array<std::size_t, 3> seen = {};
+  std::vector<std::size_t> result;
+  for (std::size_t moment = 0; moment < replay.moments.size(); ++moment) {
+    const auto phase = static_cast<std::size_t>(phaseAt(graph, replay, moment));
+    ++seen[phase];
+    // Each phase counts for the same share of the whole, each of its moments for the same of that.
+    double done = 0;
+    for (std::size_t other = 0; other < seen.size(); ++other) {
+      if (moments_of[other] > 0) {
+        const std::size_t before = seen[other] - (other == phase ? 1 : 0);
+        done += static_cast<double>(before) / static_cast<double>(moments_of[other]);
+      }
+    }
+    const double share = done / static_cast<double>(num_phases);
+    result.push_back(std::min(
+        num_stretches - 1, static_cast<std::size_t>(share * static_cast<double>(num_stretches))));
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<MemorySample> memoryTimeline(const Graph& graph, const Replay& replay,
                                          int max_samples) {
-  const std::size_t num_moments = replay.moments.size();
-  std::vector<std::vector<std::size_t>> made(num_moments + 1);
-  std::vector<std::vector<std::size_t>> freed(num_moments + 1);
-  for (std::size_t index = 0; index < replay.buffers.size(); ++index) {
-    made[static_cast<std::size_t>(replay.buffers[index].made)].push_back(index);
-    freed[static_cast<std::size_t>(replay.buffers[index].last_read) + 1].push_back(index);
+  const std::vector<std::size_t> stretch_of = stretches(graph, replay, max_samples);
+  std::vector<std::vector<const Buffer*>> made(replay.moments.size() + 1);
+  std::vector<std::vector<const Buffer*>> freed(replay.moments.size() + 1);
+  for (const Buffer& buffer : replay.buffers) {
+    made[static_cast<std::size_t>(buffer.made)].push_back(&buffer);
+    freed[static_cast<std::size_t>(buffer.last_read) + 1].push_back(&buffer);
   }
-  const std::size_t wanted = std::max<std::size_t>(1, static_cast<std::size_t>(max_samples));
-  const std::size_t num_stretches = std::min(num_moments, wanted);
   std::vector<MemorySample> samples;
   MemoryAtPeak alive;
-  std::size_t moment = 0;
-  for (std::size_t stretch = 0; stretch < num_stretches; ++stretch) {
-    const std::size_t end = num_moments * (stretch + 1) / num_stretches;
-    MemorySample highest;
-    for (bool first = true; moment < end; ++moment, first = false) {
-      for (const std::size_t index : freed[moment]) {
-        add(alive, replay.buffers[index].kind, -replay.buffers[index].bytes);
-      }
-      for (const std::size_t index : made[moment]) {
-        add(alive, replay.buffers[index].kind, replay.buffers[index].bytes);
-      }
-      if (first || alive.total() > highest.memory.total()) {
-        const NodeId node = replay.moments[moment];
-        highest.moment = static_cast<std::int64_t>(moment);
-        highest.phase = node.isValid() ? graph.node(node).phase : Phase::kForward;
-        highest.memory = alive;
-      }
+  for (std::size_t moment = 0; moment < replay.moments.size(); ++moment) {
+    for (const Buffer* buffer : freed[moment]) {
+      add(alive, buffer->kind, -buffer->bytes);
     }
-    samples.push_back(highest);
+    for (const Buffer* buffer : made[moment]) {
+      add(alive, buffer->kind, buffer->bytes);
+    }
+    const MemorySample sample = {static_cast<std::int64_t>(moment), phaseAt(graph, replay, moment),
+                                 alive};
+    if (moment == 0 || stretch_of[moment] != stretch_of[moment - 1]) {
+      samples.push_back(sample);
+    } else if (alive.total() > samples.back().memory.total()) {
+      samples.back() = sample;
+    }
   }
   return samples;
 }

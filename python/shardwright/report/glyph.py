@@ -67,8 +67,10 @@ def glyph(shape: Sequence[int], text: str, mesh_shape: Sequence[int], *, title: 
     """
     spec = parse_printed(text)
     dims = [*spec.dims[:2], *[(Cut(()),)] * (2 - len(spec.dims[:2]))]
-    height = _SIDE if len(shape) >= 1 else _THIN
-    width = _SIDE if len(shape) >= 2 else _THIN
+    if len(shape) < 2:  # a thin bar, cut from left to right
+        dims.reverse()
+    height = _SIDE if len(shape) >= 2 else _THIN
+    width = _SIDE if len(shape) >= 1 else _THIN
     rows = _pieces(dims[0], mesh_shape)
     columns = _pieces(dims[1], mesh_shape)
     fill = "piece partial" if spec.partial else "piece"

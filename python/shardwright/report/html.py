@@ -12,17 +12,18 @@ from shardwright.plan import Plan
 from shardwright.report.claims import scope_claim, status_claim
 from shardwright.report.glyph import glyph
 from shardwright.report.html_style import style_sheet
+from shardwright.report.memory_chart import Sample, memory_chart
 from shardwright.report.mesh_picture import mesh_picture
 from shardwright.report.shardings import (
+    LayerRow,
     LayerShardings,
     ParameterShardings,
     PrintedSpec,
     layer_shardings,
     parameter_shardings,
-    state_text,
 )
 from shardwright.report.summary import plain_words
-from shardwright.report.svg import Part, Sample, legend, memory_chart, stacked_bar
+from shardwright.report.svg import Part, legend, stacked_bar
 from shardwright.report.units import (
     bytes_text,
     count_text,
@@ -70,7 +71,9 @@ def html_fragment(plan: Plan) -> str:
     ]
     timeline = _timeline(plan)
     if timeline:
-        boxes.append(_box("Memory per device over the step", timeline, "wide"))
+        boxes.append(
+            _box("Memory per device over the step (each phase to its own scale)", timeline, "wide")
+        )
     boxes += [
         _box("Shardings", _shardings(plan), "wide"),
         _box("Certificate", _certificate(plan), "half"),
@@ -154,13 +157,12 @@ def _memory_bar(plan: Plan) -> str:
 def _timeline(plan: Plan) -> str:
     samples = [
         Sample(
-            float(sample.moment),
             tuple(float(getattr(sample.memory, kind)) for kind in _MEMORY_COLORS),
             sample.phase,
         )
         for sample in plan.certificate.memory_timeline
     ]
-    if len(samples) < 2:
+    if not samples:
         return ""
     memory = plan.cluster.memory_bytes
     limit = (float(memory), f"device memory {bytes_text(memory)}") if memory else None
@@ -174,53 +176,46 @@ def _timeline(plan: Plan) -> str:
 
 
 def _shardings(plan: Plan) -> str:
-    rows = parameter_shardings(plan)
-    with_gradients = any(row.gradient is not None for row in rows)
-    headings = ["parameter", "shape", "stored", "used in forward", "used in backward"]
-    headings += ["gradient"] if with_gradients else []
-    headings += ["optimizer state", "module output"]
+    headings = (
+        "parameter", "shape", "stored", "used", "gradient", "optimizer state", "module output",
+    )  # fmt: skip
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join(
-        _layer_rows(layer, plan.mesh_shape, len(headings), with_gradients)
-        for layer in layer_shardings(rows)
+        _layer_rows(layer, plan.mesh_shape, len(headings))
+        for layer in layer_shardings(parameter_shardings(plan))
     )
     return (
         '<p class="small">One symbol per dim: R is whole, S0 is cut along mesh axis 0, P0 a sum '
-        "still pending over axis 0. Filled is what the first device holds; faint is the same as "
-        "stored.</p>"
+        "still pending over axis 0. Filled is what the first device holds, faint is the same as "
+        "stored, +1 counts other choices among the folded layers. Where forward and backward use "
+        "a parameter differently, both are shown.</p>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         "</div>"
     )
 
 
-def _layer_rows(
-    layer: LayerShardings, mesh_shape: Sequence[int], num_columns: int, with_gradients: bool
-) -> str:
+def _layer_rows(layer: LayerShardings, mesh_shape: Sequence[int], num_columns: int) -> str:
     rows = []
     if layer.title:
         alike = f' <span class="soft">{layer.repeats} layers alike</span>'
         title = escape(layer.title) + (alike if layer.repeats > 1 else "")
         rows.append(f'<tr class="layer"><td colspan="{num_columns}">{title}</td></tr>')
-    for name, row in layer.rows:
+    for line in layer.rows:
+        row = line.parameter
+        used = (
+            [row.forward] if row.forward.text == row.backward.text else [row.forward, row.backward]
+        )
         cells = [
-            f"<td>{escape(name)}</td>",
+            f"<td>{escape(line.name)}</td>",
             f'<td class="mono">{escape(" x ".join(map(str, row.shape)) or "scalar")}</td>',
             _spec_cell(row, [row.stored], mesh_shape),
-            _spec_cell(row, [row.forward], mesh_shape, same_as=row.stored),
-            _spec_cell(row, [row.backward], mesh_shape, same_as=row.stored),
+            _spec_cell(row, used, mesh_shape, same_as=row.stored),
+            _gradient_cell(row, mesh_shape),
+            _state_cell(line, mesh_shape),
+            _output_cell(line),
         ]
-        if with_gradients:
-            cells.append(_spec_cell(row, _gradient_specs(row), mesh_shape))
-        cells += [_state_cell(row, mesh_shape), _output_cell(row)]
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return "".join(rows)
-
-
-def _gradient_specs(row: ParameterShardings) -> list[PrintedSpec]:
-    made, held = row.gradient_made, row.gradient
-    if held is None:
-        return []
-    return [held] if made is None or made.text == held.text else [made, held]
 
 
 def _spec_cell(
@@ -231,28 +226,53 @@ def _spec_cell(
 ) -> str:
     if not specs:
         return '<td class="soft">-</td>'
-    css = "cell same" if same_as is not None and same_as.text == specs[0].text else "cell"
-    drawn = "<span>&rarr;</span>".join(
+    same = same_as is not None and [spec.text for spec in specs] == [same_as.text]
+    drawn = "".join(
         glyph(row.shape, spec.text, mesh_shape, title=spec.text)
         + f"<span>{escape(spec.text)}</span>"
         for spec in specs
     )
-    return f'<td class="spec"><div class="{css}">{drawn}</div></td>'
+    return f'<td class="spec"><div class="{"cell same" if same else "cell"}">{drawn}</div></td>'
 
 
-def _state_cell(row: ParameterShardings, mesh_shape: Sequence[int]) -> str:
-    specs = list(row.state.values())
-    if len({spec.text for spec in specs}) == 1:
-        cell = _spec_cell(row, specs[:1], mesh_shape, same_as=row.stored)
-        return cell.replace("<td ", f'<td title="{escape(", ".join(row.state))}" ', 1)
-    return f'<td class="spec">{escape(state_text(row.state))}</td>'
-
-
-def _output_cell(row: ParameterShardings) -> str:
-    if row.output is None:
+def _gradient_cell(row: ParameterShardings, mesh_shape: Sequence[int]) -> str:
+    """The gradient as it is held; before it what was pending when it was made."""
+    if row.gradient is None:
         return '<td class="soft">-</td>'
-    shape = " x ".join(map(str, row.output.shape))
-    return f'<td class="spec" title="{escape(shape)}">{escape(row.output.text)}</td>'
+    cell = _spec_cell(row, [row.gradient], mesh_shape, same_as=row.stored)
+    made = row.gradient if row.gradient_made is None else row.gradient_made
+    if made.text == row.gradient.text:
+        return cell
+    pending = [word for word in made.text.split() if word.startswith("P")]
+    before = f'<span class="soft">{escape(" ".join(pending) or made.text)} &rarr;</span>'
+    tip = f'<td title="{escape(f"made as {made.text}")}" '
+    return cell.replace("<td ", tip, 1).replace("<svg", f"{before}<svg", 1)
+
+
+def _state_cell(line: LayerRow, mesh_shape: Sequence[int]) -> str:
+    row = line.parameter
+    cell = _spec_cell(row, line.states[:1], mesh_shape, same_as=row.stored)
+    keys = escape(", ".join(sorted(row.state)))
+    return cell.replace("<td ", f'<td title="{keys}" ', 1).replace(
+        "</span></div>", f"{_others(line.states)}</span></div>"
+    )
+
+
+def _output_cell(line: LayerRow) -> str:
+    output = line.parameter.output
+    if output is None:
+        return '<td class="soft">-</td>'
+    shape = " x ".join(map(str, output.shape))
+    text = escape(line.outputs[0].text) + _others(line.outputs)
+    return f'<td class="spec" title="{escape(shape)}">{text}</td>'
+
+
+def _others(specs: Sequence[PrintedSpec]) -> str:
+    """What else occurs in folded layers or states: a count, with the specs as a tip."""
+    if len(specs) < 2:
+        return ""
+    tip = escape(", ".join(spec.text for spec in specs[1:]))
+    return f' <span class="soft" title="{tip}">+{len(specs) - 1}</span>'
 
 
 def _certificate(plan: Plan) -> str:

@@ -1,11 +1,11 @@
 """How each parameter of a plan lies: stored, used, its gradient and its optimizer state, by layer.
 
-Everything here is read off the plan; repeated layers that are sharded alike are folded into one.
+Everything here is read off the plan; layers that are sharded alike are folded into one.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,18 +58,35 @@ class ParameterShardings:
 
 
 @dataclass(frozen=True)
-class LayerShardings:
-    """Parameters of one layer, or of several in a row that are sharded alike.
+class LayerRow:
+    """One parameter of one layer, or of several layers that are sharded alike.
 
     Attributes:
-        title: "layers.0-23", "layers.7", or "" for parameters outside numbered layers.
-        repeats: How many layers the group stands for.
-        rows: Of the first layer of the group; names without the layer's own prefix.
+        name: Without the layer's own prefix.
+        parameter: That of the first layer.
+        states: Specs of the optimizer states of all the layers, each once, most frequent first.
+        outputs: The same of what the modules compute.
+    """
+
+    name: str
+    parameter: ParameterShardings
+    states: tuple[PrintedSpec, ...]
+    outputs: tuple[PrintedSpec, ...]
+
+
+@dataclass(frozen=True)
+class LayerShardings:
+    """Parameters of one layer, or of several that are sharded alike.
+
+    Attributes:
+        title: "layers.0-11, 13-23", "layers.7", or "" for parameters outside numbered layers.
+        repeats: How many layers it stands for.
+        rows: Their parameters.
     """
 
     title: str
     repeats: int
-    rows: tuple[tuple[str, ParameterShardings], ...]
+    rows: tuple[LayerRow, ...]
 
 
 def parameter_shardings(plan: Plan) -> list[ParameterShardings]:
@@ -134,28 +151,22 @@ def _module_outputs(ops: Iterable[OpSharding]) -> dict[str, TensorSharding]:
 
 
 def layer_shardings(parameters: Sequence[ParameterShardings]) -> list[LayerShardings]:
-    """Groups parameters by numbered layer and folds neighbours that are sharded alike.
+    """Groups parameters by numbered layer and folds layers that are sharded alike.
 
     A layer is everything up to the first number in a name: `blocks.3.mlp.up.weight` belongs to
-    `blocks.3`.
+    `blocks.3`. Alike are layers of one prefix whose parameters have the same names, shapes, and
+    specs when stored, used, and as gradients; optimizer states and outputs, where equally good
+    choices abound, may differ and are listed.
     """
     layers: dict[tuple[str, int], list[tuple[str, ParameterShardings]]] = {}
     for parameter in parameters:
         key, rest = _layer_of(parameter.name)
         layers.setdefault(key, []).append((rest, parameter))
-    folded: list[LayerShardings] = []
-    run: list[tuple[str, int]] = []
-    for key in layers:
-        follows = run and key[0] == run[-1][0] and key[1] == run[-1][1] + 1
-        if follows and key[1] >= 0 and _alike(layers[run[0]], layers[key]):
-            run.append(key)
-            continue
-        if run:
-            folded.append(_fold(run, layers[run[0]]))
-        run = [key]
-    if run:
-        folded.append(_fold(run, layers[run[0]]))
-    return folded
+    groups: dict[object, list[tuple[str, int]]] = {}
+    for (prefix, number), rows in layers.items():
+        content = (prefix, number < 0, tuple(_content(*row) for row in rows))
+        groups.setdefault(content, []).append((prefix, number))
+    return [_fold([layers[key] for key in keys], keys) for keys in groups.values()]
 
 
 def _layer_of(name: str) -> tuple[tuple[str, int], str]:
@@ -164,12 +175,6 @@ def _layer_of(name: str) -> tuple[tuple[str, int], str]:
         if part.isascii() and part.isdigit() and i + 1 < len(parts):
             return (".".join(parts[:i]), int(part)), ".".join(parts[i + 1 :])
     return (parts[0] if len(parts) > 1 else "", -1), name
-
-
-def _alike(
-    first: Sequence[tuple[str, ParameterShardings]], other: Sequence[tuple[str, ParameterShardings]]
-) -> bool:
-    return [_content(*row) for row in first] == [_content(*row) for row in other]
 
 
 def _content(name: str, row: ParameterShardings) -> tuple[object, ...]:
@@ -182,25 +187,50 @@ def _content(name: str, row: ParameterShardings) -> tuple[object, ...]:
         row.backward,
         row.gradient_made,
         row.gradient,
-        tuple((key, row.state[key]) for key in sorted(row.state)),
-        row.output,
     )
 
 
 def _fold(
-    run: Sequence[tuple[str, int]], rows: Sequence[tuple[str, ParameterShardings]]
+    layers: Sequence[Sequence[tuple[str, ParameterShardings]]], keys: Sequence[tuple[str, int]]
 ) -> LayerShardings:
-    prefix, first = run[0]
+    prefix, first = keys[0]
+    rows = tuple(
+        LayerRow(
+            name=name,
+            parameter=parameter,
+            states=_distinct(
+                spec for layer in layers for _, spec in sorted(layer[index][1].state.items())
+            ),
+            outputs=_distinct(
+                PrintedSpec(output.spec, output.text)
+                for layer in layers
+                if (output := layer[index][1].output) is not None
+            ),
+        )
+        for index, (name, parameter) in enumerate(layers[0])
+    )
     if first < 0:
-        return LayerShardings("", 1, tuple((row.name, row) for _, row in rows))
-    last = run[-1][1]
-    numbers = str(first) if first == last else f"{first}-{last}"
-    return LayerShardings(f"{prefix}.{numbers}" if prefix else numbers, len(run), tuple(rows))
+        return LayerShardings("", 1, rows)
+    numbers = _ranges([number for _, number in keys])
+    return LayerShardings(f"{prefix}.{numbers}" if prefix else numbers, len(keys), rows)
 
 
-def state_text(state: Mapping[str, PrintedSpec]) -> str:
-    """One text when all states lie alike: `"S0 R"`; else `"exp_avg S0 R, master R R"`."""
-    texts = {spec.text for spec in state.values()}
-    if len(texts) <= 1:
-        return next(iter(texts), "-")
-    return ", ".join(f"{key} {spec.text}" for key, spec in sorted(state.items()))
+def _distinct(specs: Iterable[PrintedSpec]) -> tuple[PrintedSpec, ...]:
+    """Each printed spec once, the most frequent first."""
+    count: Counter[str] = Counter()
+    first: dict[str, PrintedSpec] = {}
+    for spec in specs:
+        count[spec.text] += 1
+        first.setdefault(spec.text, spec)
+    return tuple(first[text] for text, _ in count.most_common())
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`[0, 1, 2, 5]` as `"0-2, 5"`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -18,6 +18,8 @@ from shardwright.report.units import count_text
 _NEARLY_ALL = 0.95
 # What is less is not mentioned.
 _NEARLY_NONE = 0.005
+# A kind of collective with so much of the communication is named.
+_LARGE_PART = 0.25
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,11 @@ def _axis_sentence(plan: Plan, use: AxisUse) -> str:
     for share, word, meaning in named:
         if share >= _NEARLY_ALL:
             return f"{head}{word} ({meaning})."
-    parts = [f"{word} for {100 * share:.0f} %" for share, word, _ in named if share >= _NEARLY_NONE]
-    return f"{head}{', '.join(parts)} of the weights."
+    parts = [(share, word) for share, word, _ in named if share >= _NEARLY_NONE]
+    parts.sort(key=lambda part: -part[0])
+    (share, word), *rest = parts
+    others = ", ".join(f"{other} for {100 * part:.0f} %" for part, other in rest)
+    return f"{head}{word} for {100 * share:.0f} % of the weights, {others}."
 
 
 def _axis_place(plan: Plan, axis: int) -> str:
@@ -161,11 +166,12 @@ def _cost_sentence(plan: Plan) -> str:
     kinds = sorted(certificate.collectives.items(), key=lambda item: -item[1].cost_us)
     if not kinds:
         return "Nothing is communicated."
-    kind, count = kinds[0]
-    return (
-        f"Communication is {share:.0f} % of the step; most of it is "
-        f"{count_text(count.count, kind.replace('_', '-'))}."
-    )
+    large = [
+        count_text(count.count, kind.replace("_", "-"))
+        for kind, count in kinds
+        if count.cost_us >= _LARGE_PART * certificate.communication_us
+    ]
+    return f"Communication is {share:.0f} % of the step, mainly {' and '.join(large)}."
 
 
 def _sharded(word: str) -> bool:

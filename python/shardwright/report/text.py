@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -20,7 +20,6 @@ from shardwright.report.shardings import (
     PrintedSpec,
     layer_shardings,
     parameter_shardings,
-    state_text,
 )
 from shardwright.report.summary import plain_words
 from shardwright.report.units import (
@@ -32,9 +31,12 @@ from shardwright.report.units import (
     time_text,
 )
 
-_WIDTH = 110
+_WIDTH = 120
+# Specs that are listed in one cell.
+_MAX_TEXTS = 2
 _SHARDINGS_TITLE = (
-    "Shardings (R whole, S0 cut along mesh axis 0, P0 sum pending over axis 0, = as stored)"
+    "Shardings (R whole, S0 cut along mesh axis 0, P0 sum pending over axis 0; = as stored; "
+    "used in forward, backward)"
 )
 _MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "other")
 
@@ -136,18 +138,16 @@ def _memory_table(plan: Plan) -> RenderableType:
 
 
 def _sharding_table(plan: Plan) -> RenderableType:
-    rows = parameter_shardings(plan)
-    has_gradients = any(row.gradient is not None for row in rows)
-    headings = [("parameter", "l"), ("shape", "l"), ("stored", "l"), ("forward", "l"),
-                ("backward", "l")]  # fmt: skip
-    headings += [("gradient", "l")] if has_gradients else []
-    headings += [("optimizer state", "l"), ("module output", "l")]
-    table = _table(*headings)
-    layers = layer_shardings(rows)
-    longest_title = max((len(_layer_title(layer)) for layer in layers), default=0)
-    table.columns[0].min_width = min(_WIDTH // 3, longest_title)
+    table = _table(
+        ("parameter", "l"), ("shape", "l"), ("stored", "l"), ("used", "l"), ("gradient", "l"),
+        ("optimizer state", "l"), ("module output", "l"),
+    )  # fmt: skip
+    layers = layer_shardings(parameter_shardings(plan))
+    names = [f"  {row.name}" for layer in layers for row in layer.rows]
+    longest = max((len(name) for name in [*names, *map(_layer_title, layers)]), default=0)
+    table.columns[0].min_width = min(_WIDTH // 3, longest)
     for layer in layers:
-        _add_layer(table, layer, has_gradients)
+        _add_layer(table, layer)
     return table
 
 
@@ -155,26 +155,37 @@ def _layer_title(layer: LayerShardings) -> str:
     return f"{layer.title} ({layer.repeats} x)" if layer.repeats > 1 else layer.title
 
 
-def _add_layer(table: Table, layer: LayerShardings, has_gradients: bool) -> None:
+def _add_layer(table: Table, layer: LayerShardings) -> None:
     if layer.title:
         table.add_row(Text(_layer_title(layer), style="bold"))
-    for name, row in layer.rows:
+    for row in layer.rows:
+        parameter = row.parameter
         cells = [
-            f"  {name}" if layer.title else name,
-            str(list(row.shape)),
-            row.stored.text,
-            _unless_stored(row.forward, row),
-            _unless_stored(row.backward, row),
+            f"  {row.name}" if layer.title else row.name,
+            "x".join(map(str, parameter.shape)) or "scalar",
+            parameter.stored.text,
+            _used_text(parameter),
+            "-" if parameter.gradient is None else _unless_stored(parameter.gradient, parameter),
+            _texts(row.states),
+            _texts(row.outputs),
         ]
-        if has_gradients:
-            cells.append("-" if row.gradient is None else _unless_stored(row.gradient, row))
-        cells.append(state_text(row.state) if row.state else "-")
-        cells.append("-" if row.output is None else row.output.text)
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
+
+
+def _used_text(row: ParameterShardings) -> str:
+    forward, backward = _unless_stored(row.forward, row), _unless_stored(row.backward, row)
+    return forward if forward == backward else f"{forward}, {backward}"
 
 
 def _unless_stored(spec: PrintedSpec, row: ParameterShardings) -> str:
     return "=" if spec.text == row.stored.text else spec.text
+
+
+def _texts(specs: Sequence[PrintedSpec]) -> str:
+    """`"S0 S1"`; where folded layers or states differ `"S0 S1 / S10 R"`, with a count of more."""
+    shown = " / ".join(spec.text for spec in specs[:_MAX_TEXTS])
+    more = len(specs) - _MAX_TEXTS
+    return f"{shown} +{more}" if more > 0 else shown or "-"
 
 
 def _seconds_line(plan: Plan) -> str:

@@ -39,15 +39,23 @@ class Timeline : public testing::Test {
 };
 
 TEST_F(Timeline, KeepsTheHighestMomentOfEachStretch) {
-  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, 3);
-  ASSERT_EQ(samples.size(), 3u);
+  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, 2);
+  ASSERT_EQ(samples.size(), 2u);
   EXPECT_EQ(samples[0].moment, 1);
   EXPECT_EQ(samples[1].moment, 3);
-  EXPECT_EQ(samples[2].moment, 4);
   EXPECT_EQ(samples[0].memory.activations, 4);
   EXPECT_EQ(samples[1].memory.gradients, 6);
   EXPECT_EQ(samples[1].memory.total(), 8);
-  EXPECT_EQ(samples[2].memory.other, 1);
+}
+
+TEST_F(Timeline, GivesShortPhasesAsManySamplesAsLongOnes) {
+  // 60 more moments of the update; forward keeps its three samples.
+  replay_.moments.resize(66, NodeId(2));
+  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, 6);
+  ASSERT_EQ(samples.size(), 6u);
+  EXPECT_EQ(samples[2].moment, 2);
+  EXPECT_EQ(samples[2].phase, Phase::kForward);
+  EXPECT_EQ(samples[3].phase, Phase::kUpdate);
 }
 
 TEST_F(Timeline, HoldsThePeakAndThePhaseOfTheOpThatRuns) {

@@ -85,7 +85,7 @@ def test_weights_that_differ_are_given_by_share() -> None:
         op("mm_big", sharding((32, 192), ("S1",), "R S0"), module_path="big"),
     ]
     words = plain_words(plan_of(small + large))
-    assert words[0].endswith("data parallel for 25 %, tensor parallel for 75 % of the weights.")
+    assert words[0].endswith("tensor parallel for 75 % of the weights, data parallel for 25 %.")
 
 
 def test_one_device_has_nothing_to_say() -> None:
