@@ -22,6 +22,8 @@ constexpr int32_t kMaxExhaustiveVariables = 400;
 // Eliminations below this are repeated freely; above it, message passing goes first.
 constexpr double kLightWork = 5e7;
 constexpr double kWorkPerSecond = 1e9;
+// Min-marginals keep about one byte per entry visited.
+constexpr double kMaxMarginalWork = 6e8;
 // CBC is not started on programs it could not even set up in the time left.
 constexpr double kProgramEntriesPerSecond = 15'000.0;
 
@@ -119,7 +121,7 @@ double Search::cutoff() const {
 }
 
 Claim Search::run() {
-  constexpr int kMaxRounds = 12;
+  constexpr int kMaxRounds = 40;
   for (int round = 0; round < kMaxRounds; ++round) {
     if (reduce()) return claim();
     const ReducedProblem reduced(reduction_, layout_);
@@ -140,6 +142,11 @@ Claim Search::run() {
     if (enumerate(reduced)) return claim();
     // Another round pays when fixing has removed a good part of the values.
     if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
+    // On wide problems the bound keeps rising: more messages, then more blocks, while time is left.
+    if (!elimination.fits() && !programFits(reduced) &&
+        secondsLeft() > 0.1 * options_.time_limit_s) {
+      continue;
+    }
     if (!finishWithIntegerProgram(reduced)) improveByNeighbourhoods(reduced, secondsLeft());
     return claim();
   }
@@ -215,7 +222,10 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   if (incumbent_.empty() || stopped() || result.multipliers.empty()) return false;
   improveByNeighbourhoods(reduced, neighbourhoodSeconds());
   if (closed()) return true;
-  if (elimination.unsharedWork() > kWorkPerSecond * 0.2 * secondsLeft()) return false;
+  if (elimination.unsharedWork() >
+      std::min(kMaxMarginalWork, kWorkPerSecond * 0.2 * secondsLeft())) {
+    return false;
+  }
   const Phase phase(*this, "fixing");
   const std::optional<WeightedCosts> weighted = weightCosts(reduced, result.multipliers);
   if (!weighted) return false;
@@ -383,9 +393,13 @@ bool Search::enumerate(const ReducedProblem& reduced) {
   return true;
 }
 
+bool Search::programFits(const ReducedProblem& reduced) const {
+  return options_.use_integer_program &&
+         integerProgramSize(reduced) <= kProgramEntriesPerSecond * secondsLeft();
+}
+
 bool Search::finishWithIntegerProgram(const ReducedProblem& reduced) {
-  if (!options_.use_integer_program || stopped()) return false;
-  if (integerProgramSize(reduced) > kProgramEntriesPerSecond * secondsLeft()) return false;
+  if (stopped() || !programFits(reduced)) return false;
   const Phase phase(*this, "integer program");
   IntegerProgramOptions program_options;
   program_options.time_limit_s = secondsLeft();

@@ -46,6 +46,7 @@ class Search {
   bool boundByMessages(const ReducedProblem& reduced, double time_limit_s);
   double messageSeconds(const ReducedProblem& reduced, const Elimination& elimination) const;
   bool enumerate(const ReducedProblem& reduced);
+  bool programFits(const ReducedProblem& reduced) const;
   bool finishWithIntegerProgram(const ReducedProblem& reduced);
 
   // Makes the choice fit, improves it and records it; starts and combines with the incumbent.
