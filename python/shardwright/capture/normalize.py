@@ -14,6 +14,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardwright.capture.canonical import CANONICAL, emit_view
+from shardwright.capture.constants import UNIFORM
 from shardwright.capture.rewriter import Handler, Rewriter, args_of, as_node, val_of
 from shardwright.errors import CaptureError
 
@@ -37,6 +38,7 @@ def normalize(graph: fx.Graph, fake_mode: FakeTensorMode, where: str) -> None:
     _refuse(graph, where)
     rewriter = Rewriter(graph, fake_mode, where)
     rewriter.run(CANONICAL)
+    rewriter.run(UNIFORM)
     rewriter.run(_FOLDS)
     _merge_equal(graph)
     graph.eliminate_dead_code()
