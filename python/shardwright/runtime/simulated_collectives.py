@@ -75,13 +75,14 @@ SIMULATED: dict[str, Callable[..., list[Tensor]]] = {
 
 def _joined(parts: Sequence[Tensor], dim: int, outer: int) -> Tensor:
     """Concatenates along the atom whose dim is [outer, atom]."""
-    split = [part.unflatten(dim, (outer, -1)) for part in parts]
+    split = [part.unflatten(dim, (outer, -1)) for part in parts]  # type: ignore[no-untyped-call]
     return torch.cat(split, dim + 1).flatten(dim, dim + 1)
 
 
 def _part(tensor: Tensor, dim: int, outer: int, size: int, index: int) -> Tensor:
     """Part `index` of `size` along the atom whose dim is [outer, atom]."""
-    split = tensor.unflatten(dim, (outer, size, -1)).select(dim + 1, index)
+    split: Tensor = tensor.unflatten(dim, (outer, size, -1))  # type: ignore[no-untyped-call]
+    split = split.select(dim + 1, index)
     return split.flatten(dim, dim + 1).contiguous()
 
 
@@ -89,5 +90,9 @@ def _reduced(tensors: Sequence[Tensor], kind: str) -> Tensor:
     """Reduction in ascending order; halves are summed in float32, as the C++ ops do."""
     dtype = tensors[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    function = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}[kind]
-    return reduce(function, [t.to(wide) for t in tensors]).to(dtype)
+    functions: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "sum": torch.add,
+        "max": torch.maximum,
+        "min": torch.minimum,
+    }
+    return reduce(functions[kind], [t.to(wide) for t in tensors]).to(dtype)
