@@ -159,7 +159,6 @@ RuleRegistry builtinRules() {
   addReductionRules(registry);
   addScanRules(registry);
   addSliceRules(registry);
-  addStridedRules(registry);
   addUpdateRules(registry);
   addViewRules(registry);
   return registry;

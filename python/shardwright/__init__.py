@@ -1,5 +1,7 @@
 """shardwright: automatic parallelization of a PyTorch training step."""
 
+from shardwright import testing
+from shardwright.api import parallelize
 from shardwright.cluster import Cluster
 from shardwright.errors import (
     CaptureError,
@@ -36,6 +38,8 @@ __all__ = [
     "ShardwrightError",
     "SolverError",
     "__version__",
+    "parallelize",
     "plan",
     "register_rule",
+    "testing",
 ]

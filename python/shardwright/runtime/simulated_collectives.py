@@ -8,7 +8,6 @@ arguments between tensor and group name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -75,24 +74,36 @@ SIMULATED: dict[str, Callable[..., list[Tensor]]] = {
 
 def _joined(parts: Sequence[Tensor], dim: int, outer: int) -> Tensor:
     """Concatenates along the atom whose dim is [outer, atom]."""
-    split = [part.unflatten(dim, (outer, -1)) for part in parts]  # type: ignore[no-untyped-call]
+    split = [part.reshape(_unflattened(part, dim, (outer, -1))) for part in parts]
     return torch.cat(split, dim + 1).flatten(dim, dim + 1)
 
 
 def _part(tensor: Tensor, dim: int, outer: int, size: int, index: int) -> Tensor:
     """Part `index` of `size` along the atom whose dim is [outer, atom]."""
-    split: Tensor = tensor.unflatten(dim, (outer, size, -1))  # type: ignore[no-untyped-call]
-    split = split.select(dim + 1, index)
+    split = tensor.reshape(_unflattened(tensor, dim, (outer, size, -1))).select(dim + 1, index)
     return split.flatten(dim, dim + 1).contiguous()
+
+
+def _unflattened(tensor: Tensor, dim: int, sizes: Sequence[int]) -> list[int]:
+    """The shape with dim `dim` as several dims; one of their sizes may be -1."""
+    shape = list(tensor.shape)
+    known = 1
+    for size in sizes:
+        known *= abs(size)
+    shape[dim : dim + 1] = [shape[dim] // known if size == -1 else size for size in sizes]
+    return shape
 
 
 def _reduced(tensors: Sequence[Tensor], kind: str) -> Tensor:
     """Reduction in ascending order; halves are summed in float32, as the C++ ops do."""
     dtype = tensors[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    functions: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "sum": torch.add,
-        "max": torch.maximum,
-        "min": torch.minimum,
-    }
-    return reduce(functions[kind], [t.to(wide) for t in tensors]).to(dtype)
+    total = tensors[0].to(wide)
+    for tensor in tensors[1:]:
+        if kind == "sum":
+            total = total + tensor.to(wide)
+        elif kind == "max":
+            total = torch.maximum(total, tensor.to(wide))
+        else:
+            total = torch.minimum(total, tensor.to(wide))
+    return total.to(dtype)

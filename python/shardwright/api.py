@@ -1,0 +1,206 @@
+"""sw.parallelize: the decorator that runs a one-device training step on all processes."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+
+from shardwright.cluster import Cluster
+from shardwright.errors import ConfigError
+from shardwright.plan import Plan
+from shardwright.planning import parse_bytes
+from shardwright.planning import plan as make_plan
+from shardwright.runtime.session import Session
+
+if TYPE_CHECKING:
+    from shardwright.capture import StepGraph
+    from shardwright.lowering.program import Program
+
+_GPU_PRESETS = (("H200", "h200"), ("H100", "h100"), ("A100", "a100-80gb"), ("V100", "p3.16xlarge"))
+
+
+class ParallelStep:
+    """A training step that runs on every process of the job.
+
+    Calling it does what the decorated function does: captures at the first call with a new
+    signature, plans on rank 0, divides model and optimizer in place, and runs. Every rank passes
+    the same whole batch and gets the same return value.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        *,
+        memory_limit: str | int | float | None,
+        mesh: Sequence[int] | int | None,
+        cluster: Cluster | str | None,
+        plan: Plan | str | Path | None,
+        forced: Mapping[str, str] | None,
+        timeout: float | timedelta,
+        time_limit_s: float,
+    ) -> None:
+        functools.update_wrapper(self, step)
+        self._memory_limit = memory_limit
+        self._mesh = (mesh,) if isinstance(mesh, int) else None if mesh is None else tuple(mesh)
+        self._cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+        self._given = Plan.load(plan) if isinstance(plan, (str, Path)) else plan
+        self._forced = dict(forced or {})
+        self._time_limit_s = time_limit_s
+        options = {
+            "memory_limit": str(parse_bytes(memory_limit)),
+            "mesh": str(self._mesh),
+            "cluster": str(self._cluster),
+            "plan": "" if self._given is None else self._given.graph_hash,
+            "forced shardings": str(sorted(self._forced.items())),
+        }
+        self._session = Session(step, self._make_plan, os.environ, options, _duration(timeout))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One training step."""
+        return self._session.call(args, kwargs)
+
+    @property
+    def plan(self) -> Plan | None:
+        """Plan of the newest call, None before the first."""
+        newest = self._session.newest
+        return None if newest is None else newest.plan
+
+    @property
+    def program(self) -> Program | None:
+        """Program of the newest call, None before the first."""
+        newest = self._session.newest
+        return None if newest is None else newest.program
+
+    def _make_plan(
+        self,
+        graph: StepGraph,
+        world_size: int,
+        device: torch.device,
+        mesh: tuple[int, ...] | None,
+        specs: Mapping[str, str],
+    ) -> Plan:
+        """Called on rank 0."""
+        given = self._given
+        if given is not None and (mesh is None or given.graph_hash == graph.hash()):
+            given.validate(graph)
+            return given
+        return make_plan(
+            graph,
+            cluster=self._cluster or default_cluster(world_size, device),
+            mesh=mesh or self._mesh or ((1,) if world_size == 1 else None),
+            memory_limit=self._memory_limit,
+            forced={**self._forced, **specs},
+            time_limit_s=self._time_limit_s,
+        )
+
+
+def default_cluster(world_size: int, device: torch.device) -> Cluster:
+    """The machines this job runs on, as far as they tell.
+
+    Raises:
+        ConfigError: E504 for a GPU without a preset.
+    """
+    if device.type == "cpu":
+        return Cluster.local_cpu(world_size)
+    name = torch.cuda.get_device_name(device)
+    preset = next((preset for word, preset in _GPU_PRESETS if word in name), None)
+    if preset is None:
+        raise ConfigError(
+            "the figures of this device are not known.",
+            code="E504",
+            values=[f"device: {name}"],
+            advice='pass cluster=..., for instance sw.Cluster.preset("a100-80gb") or a JSON file',
+        )
+    per_host = min(world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
+    return Cluster.preset(preset, nodes=world_size // per_host, devices_per_host=per_host)
+
+
+def _duration(timeout: float | timedelta) -> timedelta:
+    duration = timeout if isinstance(timeout, timedelta) else None
+    if duration is None and isinstance(timeout, (int, float)) and 0 < timeout < 1e7:
+        duration = timedelta(seconds=timeout)
+    if duration is None or duration <= timedelta(0):
+        raise ConfigError(
+            "timeout must be a positive number of seconds.",
+            code="E505",
+            values=[f"timeout: {timeout!r}"],
+            advice="timeout=600",
+        )
+    return duration
+
+
+@overload
+def parallelize(step: Callable[..., Any], /) -> ParallelStep: ...
+
+
+@overload
+def parallelize(
+    *,
+    memory_limit: str | int | float | None = None,
+    mesh: Sequence[int] | int | None = None,
+    cluster: Cluster | str | None = None,
+    plan: Plan | str | Path | None = None,
+    forced: Mapping[str, str] | None = None,
+    timeout: float | timedelta = 600.0,
+    time_limit_s: float = 60.0,
+) -> Callable[[Callable[..., Any]], ParallelStep]: ...
+
+
+def parallelize(
+    step: Callable[..., Any] | None = None,
+    /,
+    *,
+    memory_limit: str | int | float | None = None,
+    mesh: Sequence[int] | int | None = None,
+    cluster: Cluster | str | None = None,
+    plan: Plan | str | Path | None = None,
+    forced: Mapping[str, str] | None = None,
+    timeout: float | timedelta = 600.0,
+    time_limit_s: float = 60.0,
+) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
+    """Runs a training step written for one device on all processes of the job.
+
+    The function gets model, optimizer and whole batch as arguments and does forward, backward,
+    clipping and update; what it returns is returned on every rank. In a plain process it runs
+    there; under torchrun on all ranks.
+
+    Args:
+        step: the function, when used without parentheses.
+        memory_limit: bytes per device: a number, or text such as `"14GiB"`.
+        mesh: shape of the device mesh, such as `(2, 4)`; by default the planner chooses.
+        cluster: the machines, or a word such as `"p3.16xlarge:8"`; by default those at hand.
+        plan: a plan, or the file of one, to use instead of planning.
+        forced: specs that inputs must have, see `sw.plan`.
+        timeout: of every collective, in seconds.
+        time_limit_s: for the search.
+
+    Returns:
+        The step, with the attributes `plan` and `program`.
+
+    Raises:
+        ConfigError: E505 for a timeout that is none, E511 for a memory limit that is none.
+
+    Example:
+        >>> @sw.parallelize(memory_limit="14GiB")
+        ... def train_step(model, optimizer, tokens, targets): ...
+    """
+
+    def decorate(function: Callable[..., Any]) -> ParallelStep:
+        return ParallelStep(
+            function,
+            memory_limit=memory_limit,
+            mesh=mesh,
+            cluster=cluster,
+            plan=plan,
+            forced=forced,
+            timeout=timeout,
+            time_limit_s=time_limit_s,
+        )
+
+    return decorate if step is None else decorate(step)

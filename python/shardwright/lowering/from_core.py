@@ -1,0 +1,113 @@
+"""The planner's instruction table as plain Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from shardwright import _core
+from shardwright.lowering.program import Program
+from shardwright.lowering.table import (
+    Arg,
+    Atoms,
+    Instruction,
+    LocalRef,
+    LocalTensor,
+    Placement,
+    ProgramOutput,
+    ProgramTable,
+    RankInt,
+    Reshard,
+)
+
+if TYPE_CHECKING:
+    from shardwright.capture.step_graph import StepGraph
+    from shardwright.plan import Plan
+
+
+def lower(step_graph: StepGraph, plan: Plan) -> Program:
+    """The program of a plan.
+
+    Args:
+        step_graph: the step the plan was made for.
+        plan: what to do.
+
+    Raises:
+        PlanError: E311, E314 when the plan does not fit the step.
+    """
+    from shardwright.lowering import shard_ops as _shard_ops  # noqa: F401  (registers the ops)
+    from shardwright.planning import sharded_graph
+
+    graph = sharded_graph(step_graph)
+    table = _core.emit_program(graph, plan.to_core(graph))
+    names = [node["name"] for node in _core.describe_nodes(graph)]
+    return Program(step_graph, table_from_core(table, names))
+
+
+def table_from_core(core: Any, node_names: Sequence[str]) -> ProgramTable:
+    """Copies a table out of the planner.
+
+    Args:
+        core: `_core.ProgramTable`.
+        node_names: fx name of every graph node.
+    """
+    instructions = tuple(_instruction(ins, node_names) for ins in core.instructions)
+    outputs = tuple(ProgramOutput(_ref(out.value), out.updates) for out in core.outputs)
+    return ProgramTable(tuple(core.mesh_shape), instructions, outputs)
+
+
+def _instruction(core: Any, node_names: Sequence[str]) -> Instruction:
+    reshard = None
+    if core.kind == "reshard":
+        step = core.step
+        reshard = Reshard(
+            kind=step.kind,
+            axis=step.axis,
+            source=_ref(core.source),
+            dim=core.dim,
+            outer=core.outer,
+            to_dim=core.to_dim,
+            to_outer=core.to_outer,
+            reduce=step.reduce,
+            bytes=step.bytes,
+            cost_us=step.cost_us,
+        )
+    return Instruction(
+        kind=core.kind,
+        node=node_names[core.node],
+        phase=core.phase,
+        outputs=tuple(_tensor(tensor) for tensor in core.outputs),
+        stage=core.stage,
+        op=core.op,
+        args=tuple(_arg(value) for value in core.args),
+        kwargs=tuple((name, _arg(value)) for name, value in core.kwargs.items()),
+        reshard=reshard,
+    )
+
+
+def _tensor(core: Any) -> LocalTensor:
+    atoms = Atoms(tuple(core.atoms.sizes), tuple(tuple(dim) for dim in core.atoms.dims))
+    spec = tuple(
+        Placement(
+            placement.kind,
+            placement.atom if placement.kind == "S" else -1,
+            placement.order if placement.kind == "S" else 0,
+            placement.reduce if placement.kind == "P" else "sum",
+        )
+        for placement in core.spec
+    )
+    return LocalTensor(tuple(core.local_shape), tuple(core.global_shape), core.dtype, atoms, spec)
+
+
+def _ref(core: Any) -> LocalRef:
+    return LocalRef(core.instruction, core.output)
+
+
+def _arg(value: Any) -> Arg:
+    if isinstance(value, _core.LocalRef):
+        return _ref(value)
+    if isinstance(value, _core.RankInt):
+        return RankInt(value.base, tuple(value.per_axis))
+    if isinstance(value, (list, tuple)):
+        return tuple(_arg(item) for item in value)
+    return value  # type: ignore[no-any-return]

@@ -1,0 +1,345 @@
+"""Everything that one parallelized step keeps between calls: world, state, prepared programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from shardwright.capture import StepArguments, StepGraph, capture, signature, sort_arguments
+from shardwright.capture.optimizers import read_hyper
+from shardwright.errors import CollectiveError, ConfigError
+from shardwright.lowering.from_core import lower
+from shardwright.lowering.program import CollectiveSite, Program
+from shardwright.plan import Plan
+from shardwright.runtime import agreement
+from shardwright.runtime.attribution import Heartbeat, judge
+from shardwright.runtime.dtensor_form import ShardForm
+from shardwright.runtime.executor import Executor
+from shardwright.runtime.groups import (
+    MeshGroups,
+    World,
+    check_backend,
+    check_mesh_size,
+    find_world,
+    make_groups,
+)
+from shardwright.runtime.ownership import unsharded_shapes
+from shardwright.runtime.sharded_state import ShardedState
+
+_CHECKED_STEPS = 3
+
+
+class Planner(Protocol):
+    """Makes a plan for a captured step: `(graph, world_size, device, mesh, specs)`.
+
+    `mesh` and `specs` are those that already sharded state lies in, None before.
+    """
+
+    def __call__(
+        self,
+        graph: StepGraph,
+        world_size: int,
+        device: torch.device,
+        mesh: tuple[int, ...] | None,
+        specs: Mapping[str, str],
+    ) -> Plan:
+        """The plan."""
+        ...
+
+
+@dataclass
+class Prepared:
+    """One captured signature, planned, lowered and ready.
+
+    Attributes:
+        graph, plan, program, executor: the chain.
+        batch_leaves: graph input -> position among the leaves of the call's arguments.
+        optimizer_leaves: argument path of each optimizer -> likewise.
+        fixed: graph inputs that never change, as local values.
+        num_steps: how often it ran.
+    """
+
+    graph: StepGraph
+    plan: Plan
+    program: Program
+    executor: Executor
+    batch_leaves: dict[int, int]
+    optimizer_leaves: dict[str, int]
+    fixed: dict[int, Tensor]
+    num_steps: int = 0
+
+    def read_hyper(self, name: str, leaves: Sequence[Any]) -> float:
+        """Present value of a hyper-parameter, from the leaves of a call's arguments."""
+        return read_hyper({n: leaves[i] for n, i in self.optimizer_leaves.items()}, name)
+
+
+@dataclass
+class Session:
+    """State of one decorated step.
+
+    Attributes:
+        step: the user's function.
+        planner: makes plans, called on rank 0 only.
+        environment: environment variables.
+        options: what must be equal on all ranks, as text.
+        timeout: of collectives.
+    """
+
+    step: Callable[..., Any]
+    planner: Planner
+    environment: Mapping[str, str]
+    options: Mapping[str, str]
+    timeout: timedelta
+    prepared: dict[Hashable, list[Prepared]] = field(default_factory=dict)
+    newest: Prepared | None = None
+    world: World | None = None
+    state: ShardedState | None = None
+    _device: torch.device | None = None
+    _groups: MeshGroups | None = None
+    _mesh: tuple[int, ...] | None = None
+    _heartbeat: Heartbeat | None = None
+    _seed: int = 0
+    _num_calls: int = 0
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One step on the user's arguments; returns what the user's function returns."""
+        try:
+            return self._call(args, kwargs)
+        except BaseException as error:
+            if self._heartbeat is not None and not isinstance(error, CollectiveError):
+                self._heartbeat.stop(f"left with {type(error).__name__}: {error}"[:200])
+            raise
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        key = signature(args, kwargs)
+        leaves = pytree.tree_leaves((args, kwargs))
+        ready = self._find(key, leaves)
+        hyper: dict[str, float] = {}
+        if ready is None:
+            ready, hyper = self._prepare(args, kwargs)
+            self.prepared.setdefault(key, []).append(ready)
+            later = signature(args, kwargs)  # optimizers now hold their state
+            if later != key:
+                self.prepared.setdefault(later, []).append(ready)
+        self.newest = ready
+        inputs = self._inputs(ready, leaves, hyper)
+        results = ready.executor.step(inputs)
+        self._num_calls += 1
+        ready.num_steps += 1
+        return ready.graph.result_tree.rebuild(results)
+
+    def _find(self, key: Hashable, leaves: Sequence[Any]) -> Prepared | None:
+        """What was prepared for this signature with the present guarded hyper-parameters."""
+        for ready in self.prepared.get(key, ()):
+            guards = ready.graph.guards.items()
+            if all(ready.read_hyper(name, leaves) == value for name, value in guards):
+                return ready
+        return None
+
+    def _inputs(
+        self,
+        ready: Prepared,
+        leaves: Sequence[Any],
+        hyper: Mapping[str, float],
+    ) -> dict[int, Tensor]:
+        """Local value of every graph input; `hyper` has values read before state existed."""
+        assert self.state is not None
+        assert self._device is not None
+        inputs: dict[int, Tensor] = dict(ready.fixed)
+        batch: dict[str, Tensor] = {}
+        for index, spec in enumerate(ready.graph.inputs):
+            if spec.name in self.state.locals and spec.kind != "batch":
+                inputs[index] = self.state.locals[spec.name]
+            elif spec.kind == "batch":
+                batch[spec.name] = leaves[ready.batch_leaves[index]]
+                inputs[index] = self._shard(ready.program, index, batch[spec.name])
+            elif spec.kind == "hyper":
+                early = hyper.get(spec.name)
+                value = ready.read_hyper(spec.name, leaves) if early is None else early
+                inputs[index] = torch.tensor(value, dtype=torch.float64)
+            elif spec.kind == "rng":
+                inputs[index] = torch.tensor(self._step_seed(), dtype=torch.int64)
+        if ready.num_steps < _CHECKED_STEPS and self.world is not None:
+            agreement.check_equal_tensors(
+                batch, "batches", "E452",
+                "feed the same whole batch on every rank; shardwright divides it (use one data "
+                "loader with the same seed, no DistributedSampler)", self.world,
+            )  # fmt: skip
+        return inputs
+
+    def _step_seed(self) -> int:
+        """Seed of this step's dropout masks, equal on all ranks."""
+        return (self._seed + self._num_calls * 0x9E3779B97F4A7C15) % (1 << 63)
+
+    def _shard(self, program: Program, index: int, whole: Tensor) -> Tensor:
+        form = self._form(program, index)
+        assert self._device is not None
+        whole = whole.detach().to(self._device)
+        if form is None or form.is_replicated:
+            return whole
+        return form.cut(whole)
+
+    def _form(self, program: Program, index: int) -> ShardForm | None:
+        tensor = program.input_tensor(index)
+        if tensor is None:
+            return None
+        assert self._groups is not None
+        assert self.world is not None
+        mesh = program.table.mesh_shape
+        coordinate = program.table.coordinate(self.world.rank)
+        return ShardForm(tensor, mesh, coordinate, self._groups)
+
+    def _prepare(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Prepared, dict[str, float]]:
+        """Captures, plans, lowers and shards; every rank at the same time."""
+        self._device = _device_of(args, kwargs)
+        if self.world is None:
+            self.world = find_world(self.environment, self._device, self.timeout)
+            check_backend(self.world, self._device)
+        world = self.world
+        captured, error = None, None
+        try:
+            captured = self._sorted(args, kwargs)
+        except Exception as caught:
+            error = caught
+        agreement.check_all_succeeded(error, "capturing the step", world)
+        assert captured is not None
+        graph, arguments = captured
+        agreement.check_facts(agreement.step_facts(self.options, graph.inputs, graph.hash()), world)
+        plan = self._plan(graph)
+        program = lower(graph, plan)
+        check_mesh_size(plan.mesh_shape, world)
+        if self._groups is None:
+            self._mesh = plan.mesh_shape
+            self._groups = make_groups(plan.mesh_shape, world, self._device, self.timeout)
+            self.state = ShardedState(
+                plan.mesh_shape, program.table.coordinate(world.rank), self._groups
+            )
+            self._seed = agreement.from_first(int(torch.randint(1 << 62, ()).item()), world)
+            self._start_heartbeat(world)
+        text = json.dumps(plan.to_dict(), sort_keys=True)
+        agreement.check_facts(agreement.program_facts(text, program, self._groups.names), world)
+        hyper = {
+            s.name: read_hyper(arguments.optimizers, s.name)
+            for s in graph.inputs if s.kind == "hyper"
+        }  # fmt: skip
+        assert self.state is not None
+        fresh = {n: p for n, p in arguments.parameters.items() if n not in self.state.locals}
+        agreement.check_equal_tensors(
+            fresh, "parameters", "E453",
+            "build the model from the same seed on every rank, or load the same checkpoint", world,
+        )  # fmt: skip
+        self.state.adopt(program, arguments)
+        executor = Executor(program, world.rank, self._groups.names, self._device, self._on_failure)
+        leaf_of = {name: i for i, name in enumerate(arguments.names)}
+        batch = {i: leaf_of[s.name] for i, s in enumerate(graph.inputs) if s.kind == "batch"}
+        optimizers = {name: leaf_of[name] for name in arguments.optimizers}
+        fixed = {
+            i: self._shard(program, i, graph.constants[s.name])
+            for i, s in enumerate(graph.inputs)
+            if s.kind == "constant"
+        }
+        return Prepared(graph, plan, program, executor, batch, optimizers, fixed), hyper
+
+    def _sorted(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[StepGraph, StepArguments]:
+        """The captured step, and its arguments with the tensors they really hold."""
+        if self.state is None:
+            return capture(self.step, args, kwargs), sort_arguments(self.step, args, kwargs)
+        modules = _leaves_of(args, kwargs, nn.Module)
+        optimizers = _leaves_of(args, kwargs, torch.optim.Optimizer)
+        with unsharded_shapes(modules, optimizers) as real:
+            graph = capture(self.step, args, kwargs)
+            shown = sort_arguments(self.step, args, kwargs)
+        parameters = {name: real[id(p)] for name, p in shown.parameters.items()}
+        buffers = {name: real[id(b)] for name, b in shown.buffers.items()}
+        return graph, dataclasses.replace(shown, parameters=parameters, buffers=buffers)
+
+    def _plan(self, graph: StepGraph) -> Plan:
+        """Rank 0's plan, or its error on every rank."""
+        world = self.world
+        assert world is not None
+        assert self._device is not None
+        answer: tuple[str, Any] = ("", None)
+        plan: Plan | None = None
+        if world.rank == 0:
+            specs = {} if self.newest is None else _stored_specs(self.newest)
+            try:
+                plan = self.planner(graph, world.size, self._device, self._mesh, specs)
+                check_mesh_size(plan.mesh_shape, world)
+                answer = ("plan", json.dumps(plan.to_dict()))
+            except Exception as error:
+                answer = ("error", agreement.portable(error))
+        kind, value = agreement.from_first(answer, world)
+        if kind == "error":
+            raise value
+        return plan if plan is not None else Plan.from_dict(json.loads(value))
+
+    def _start_heartbeat(self, world: World) -> None:
+        if world.has_group and world.size > 1:
+            store = dist.distributed_c10d._get_default_store()
+            self._heartbeat = Heartbeat(store, world.rank, world.size)
+            self._heartbeat.start()
+
+    def _on_failure(
+        self, failure: dict[str, Any], site: CollectiveSite | None, error: BaseException
+    ) -> BaseException:
+        group: list[int] = []
+        if site is not None and self.newest is not None and self.world is not None:
+            group = self.newest.program.table.axis_group(self.world.rank, site.axis)
+        return judge(self._heartbeat, failure, site, group)
+
+
+def _leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any], kind: type) -> list[Any]:
+    found: list[Any] = []
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        if isinstance(leaf, kind) and all(leaf is not known for known in found):
+            found.append(leaf)
+    return found
+
+
+def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """Device of the parameters.
+
+    Raises:
+        ConfigError: E503 for parameters on meta or on several devices.
+    """
+    devices: dict[torch.device, str] = {}
+    for module in _leaves_of(args, kwargs, nn.Module):
+        for name, parameter in module.named_parameters():
+            devices.setdefault(parameter.device, name)
+    if torch.device("meta") in devices:
+        raise ConfigError(
+            "the model has parameters on the meta device, which cannot be trained.",
+            code="E503",
+            values=[f"first of them: {devices[torch.device('meta')]}"],
+            advice="materialise the model before the step (model.to_empty and an initialisation); "
+            "sw.plan works with meta parameters",
+        )
+    if len(devices) > 1:
+        raise ConfigError(
+            "the model's parameters lie on several devices.",
+            code="E503",
+            values=[f"{device}: {name}, ..." for device, name in devices.items()],
+            advice="put the whole model on the device of this rank; shardwright divides it",
+        )
+    return next(iter(devices), torch.device("cpu"))
+
+
+def _stored_specs(ready: Prepared) -> dict[str, str]:
+    """Printed specs of parameters, buffers and optimizer state under a plan."""
+    stored = {
+        s.name for s in ready.graph.inputs if s.kind in ("parameter", "buffer", "optimizer_state")
+    }
+    return {name: t.text for name, t in ready.plan.inputs.items() if name in stored}
