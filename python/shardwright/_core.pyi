@@ -1,6 +1,6 @@
 """Types of the compiled planner. Each part is bound by a file of its own in csrc/bindings/core."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 # --- base ---
@@ -247,13 +247,9 @@ class ProgramTable:
     def outputs(self) -> list[ProgramOutput]: ...
 
 def conversion_points(
-    graph: Any,
-) -> list[tuple[Any, int, list[tuple[int, int]], list[int]]]: ...
-def emit_program(graph: Any, plan: Any) -> ProgramTable: ...
-
-# --- parts that have no types here yet ---
-
-def __getattr__(name: str) -> Any: ...
+    graph: ShardedGraph,
+) -> list[tuple[ValueRef, int, list[tuple[int, int]], list[int]]]: ...
+def emit_program(graph: ShardedGraph, plan: Plan) -> ProgramTable: ...
 
 # --- graph: see shardwright.graph_table ---
 
@@ -458,3 +454,26 @@ def plan_step(
 def certify_plan(graph: ShardedGraph, plan: Plan) -> Certificate: ...
 def parameter_gradients(graph: ShardedGraph) -> list[tuple[int, ValueRef]]: ...
 def describe_nodes(graph: ShardedGraph) -> list[dict[str, Any]]: ...
+
+# --- solve: see shardwright.solve ---
+
+def solve_problem(
+    *,
+    name: str,
+    intervals: Any,
+    node_costs: Sequence[Any],
+    usages: Sequence[Any],
+    edge_nodes: Any,
+    edge_costs: Sequence[Any],
+    usage_limit: int | None,
+    time_limit_s: float,
+    relative_gap: float = 0.0,
+    on_progress: Callable[..., object] | None = None,
+) -> dict[str, Any]: ...
+def solve_problem_file(
+    path: str,
+    *,
+    time_limit_s: float,
+    relative_gap: float = 0.0,
+    on_progress: Callable[..., object] | None = None,
+) -> dict[str, Any]: ...
