@@ -147,6 +147,7 @@ std::vector<int> DeviceMesh::group(int rank, int axis) const {
   }
   const int first = rank - coordinate(rank)[static_cast<std::size_t>(axis)] * stride;
   std::vector<int> ranks;
+  ranks.reserve(static_cast<std::size_t>(size(axis)));
   for (int i = 0; i < size(axis); ++i) {
     ranks.push_back(first + i * stride);
   }

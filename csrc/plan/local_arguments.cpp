@@ -33,6 +33,12 @@ RankInt partIndex(const std::vector<int>& axes, const std::vector<int>& mesh_sha
   return index;
 }
 
+// (Assigned in place: a moved temporary of a recursive variant draws a false warning from GCC 12.)
+template <typename Value>
+void append(LocalArgList& list, Value value) {
+  list.emplace_back().value = std::move(value);
+}
+
 class CallWriter {
  public:
   CallWriter(const ShardedGraph& graph, const OpChoice& choice, const std::vector<int>& mesh_shape,
@@ -78,7 +84,7 @@ class CallWriter {
       }
     }
     if (offset) {
-      call.args.emplace_back(offsetOf(offset_factor));
+      append(call.args, offsetOf(offset_factor));
     }
     return call;
   }
@@ -200,11 +206,11 @@ class CallWriter {
         const auto index = static_cast<std::size_t>(atom);
         const std::int64_t part = atoms.sizes[index] / shards[index];
         if (edit.kind == Kind::kGlobalAtoms) {
-          elements.emplace_back(atoms.sizes[index]);
+          append(elements, atoms.sizes[index]);
         } else if (edit.kind == Kind::kLocalAtoms) {
-          elements.emplace_back(part);
+          append(elements, part);
         } else {
-          elements.emplace_back(partIndex(axesOfAtom(spec, atom), mesh_shape_, part));
+          append(elements, partIndex(axesOfAtom(spec, atom), mesh_shape_, part));
         }
       }
     }
@@ -214,7 +220,7 @@ class CallWriter {
   static LocalArg list(const std::vector<std::int64_t>& values) {
     LocalArgList elements;
     for (const std::int64_t value : values) {
-      elements.emplace_back(value);
+      append(elements, value);
     }
     return {std::move(elements)};
   }

@@ -228,7 +228,7 @@ class ReshardTable::Search {
     for (int axis = 0; axis < mesh_->numAxes(); ++axis) {
       const Placement& now = spec[static_cast<std::size_t>(axis)];
       // Where a shard of this axis could go: each atom that divides once more.
-      const auto connectShards = [&](StepKind kind, int left_atom) {
+      const auto connect_shards = [&](StepKind kind, int left_atom) {
         for (std::size_t atom = 0; atom < atoms_.sizes.size(); ++atom) {
           const int index = static_cast<int>(atom);
           if (index == left_atom || atoms_.sizes[atom] % (shards[atom] * mesh_->size(axis)) != 0) {
@@ -241,7 +241,7 @@ class ReshardTable::Search {
       };
       switch (now.kind) {
         case Placement::Kind::kReplicate:
-          connectShards(StepKind::kSlice, -1);
+          connect_shards(StepKind::kSlice, -1);
           if (isFloating(dtype_) && only_sums_pending) {
             connect(from, StepKind::kMask, axis, Placement::partial(ReduceOp::kSum), -1, -1,
                     ReduceOp::kSum);
@@ -249,13 +249,13 @@ class ReshardTable::Search {
           break;
         case Placement::Kind::kPartial:
           connect(from, StepKind::kAllReduce, axis, Placement::replicate(), -1, -1, now.reduce);
-          connectShards(StepKind::kReduceScatter, -1);
+          connect_shards(StepKind::kReduceScatter, -1);
           break;
         case Placement::Kind::kShard:
           if (now.order + 1 == axes_on[static_cast<std::size_t>(now.atom)]) {
             connect(from, StepKind::kAllGather, axis, Placement::replicate(), now.atom, -1,
                     ReduceOp::kSum);
-            connectShards(StepKind::kAllToAll, now.atom);
+            connect_shards(StepKind::kAllToAll, now.atom);
           }
           break;
       }
