@@ -95,14 +95,19 @@ test-cpp: build
 	  done; \
 	fi
 
+# Every check runs, so that one run shows all findings.
 lint: $(DEPENDENCIES)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	@if [ -n "$(CLANG_FORMAT)" ]; then \
-	  echo "$(CLANG_FORMAT) --dry-run -Werror"; "$(CLANG_FORMAT)" --dry-run -Werror $(CPP_FILES); \
-	else echo "clang-format: not found, C++ formatting is not checked"; fi
-	$(PY) tests/lint/check_tree.py
+	@failed=0; \
+	check() { echo "$$*"; "$$@" || failed=1; }; \
+	check $(BIN)/ruff check . ; \
+	check $(BIN)/ruff format --check . ; \
+	check $(BIN)/mypy; \
+	if [ -n "$(CLANG_FORMAT)" ]; then \
+	  echo "$(CLANG_FORMAT) --dry-run -Werror"; \
+	  "$(CLANG_FORMAT)" --dry-run -Werror $(CPP_FILES) || failed=1; \
+	else echo "clang-format: not found, C++ formatting is not checked"; fi; \
+	check $(PY) tests/lint/check_tree.py; \
+	exit $$failed
 
 format: $(DEPENDENCIES)
 	$(BIN)/ruff check --fix .

@@ -159,6 +159,7 @@ RuleRegistry builtinRules() {
   addReductionRules(registry);
   addScanRules(registry);
   addSliceRules(registry);
+  addStridedRules(registry);
   addUpdateRules(registry);
   addViewRules(registry);
   return registry;

@@ -1,4 +1,4 @@
-"""Types of the compiled runtime; its operators are torch.ops.shardwright.*."""
+"""Types of the compiled runtime. Each part is bound by a file in csrc/bindings/runtime."""
 
 from typing import Any
 

@@ -16,11 +16,12 @@ void addLossRules(RuleRegistry& registry);           // pieces of cross entropy
 void addMatmulRules(RuleRegistry& registry);         // mm, bmm, ...
 void addNormalizationRules(RuleRegistry& registry);  // softmax, layer norm, RMS norm
 void addPointwiseRules(RuleRegistry& registry);      // elementwise with broadcasting
-void addPoolingRules(RuleRegistry& registry);        // pooling over the spatial dims
+void addPoolingRules(RuleRegistry& registry);        // pooling, upsampling, image padding
 void addRandomRules(RuleRegistry& registry);         // dropout
 void addReductionRules(RuleRegistry& registry);      // sum, amax, ...
 void addScanRules(RuleRegistry& registry);           // cumsum, sort, topk, ...
 void addSliceRules(RuleRegistry& registry);          // slice, select and their backward
+void addStridedRules(RuleRegistry& registry);        // diagonals and unfolded dims
 void addUpdateRules(RuleRegistry& registry);         // optimizer updates
 void addViewRules(RuleRegistry& registry);           // view, permute, expand, ...
 

@@ -209,7 +209,9 @@ void addIndexingRules(RuleRegistry& registry) {
   registry.add("aten.gather.default", gatherRule);
   registry.add("aten.index_select.default", indexSelectRule);
   registry.add("aten.index.Tensor", indexRule);
+  registry.add("aten._unsafe_index.Tensor", indexRule);
   registry.add("aten.index_put.default", indexPutRule);
+  registry.add("aten._unsafe_index_put.default", indexPutRule);
   const auto scatter = [](const Graph& graph, const Node& node) {
     return scatterRule(graph, node, false);
   };

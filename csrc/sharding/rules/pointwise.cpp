@@ -19,7 +19,11 @@ ShardingRule pointwiseRule(const Graph& graph, const Node& node, const LinearArg
   for (int i = 0; i < rule.numOperands(); ++i) {
     rule.setOperand(i, broadcastFactors(rule.operandShape(i), factors));
   }
-  rule.setOutput(0, factors);
+  for (int output = 0; output < rule.numOutputs(); ++output) {
+    if (rule.isComputed(output)) {
+      rule.setOutput(output, factors);
+    }
+  }
   rule.setFlops(elementCount(rule.outputShape(0)));
   for (const std::vector<int>& args : linear) {
     std::vector<int> operands;
@@ -94,7 +98,11 @@ void addPointwiseRules(RuleRegistry& registry) {
                          "aten.hardtanh_backward.default",
                          "aten.hardswish_backward.default",
                          "aten.hardsigmoid_backward.default",
-                         "aten.logit_backward.default"}) {
+                         "aten.logit_backward.default",
+                         "aten.hardshrink_backward.default",
+                         "aten.softshrink_backward.default",
+                         "aten.log_sigmoid_backward.default",
+                         "aten._prelu_kernel_backward.default"}) {
     registry.add(op, linearIn({{0}}));
   }
   for (const char* op : {"aten.add.Tensor", "aten.sub.Tensor"}) {
@@ -221,6 +229,10 @@ void addPointwiseRules(RuleRegistry& registry) {
                          "aten.sin.default",
                          "aten.sinh.default",
                          "aten.softplus.default",
+                         "aten.softshrink.default",
+                         "aten.hardshrink.default",
+                         "aten._prelu_kernel.default",
+                         "aten.log_sigmoid_forward.default",
                          "aten.sqrt.default",
                          "aten.square.default",
                          "aten.sub.Scalar",

@@ -81,10 +81,11 @@ void addReductionRules(RuleRegistry& registry) {
   for (const char* op : {"aten.any.default", "aten.all.default", "aten.prod.default"}) {
     registry.add(op, reduces(Completion::kNone, -1));
   }
-  for (const char* op : {"aten.any.dim", "aten.any.dims", "aten.all.dim", "aten.all.dims",
-                         "aten.prod.dim_int", "aten.std.correction", "aten.var.correction",
-                         "aten.var_mean.correction", "aten.logsumexp.default", "aten.max.dim",
-                         "aten.min.dim", "aten.argmax.default", "aten.argmin.default"}) {
+  for (const char* op :
+       {"aten.any.dim", "aten.any.dims", "aten.all.dim", "aten.all.dims", "aten.prod.dim_int",
+        "aten.std.correction", "aten.var.correction", "aten.var_mean.correction",
+        "aten.logsumexp.default", "aten.max.dim", "aten.median.dim", "aten.min.dim",
+        "aten.argmax.default", "aten.argmin.default"}) {
     registry.add(op, reduces(Completion::kNone, 1));
   }
   registry.add("aten.linalg_vector_norm.default", reduces(Completion::kNone, 2));

@@ -13,6 +13,8 @@ _THIN = 9.0
 # Size of an atom that is not sharded, which the printed spec does not tell: as many pieces.
 _UNKNOWN_ATOM = 3
 _MAX_LINES = 16
+# More lines than this are drawn thinner.
+_DENSE = 4
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,22 @@ def glyph(shape: Sequence[int], text: str, mesh_shape: Sequence[int], *, title: 
                     height=(bottom - top) * height, class_=fill,
                 )
             )  # fmt: skip
-    for at, axis in _lines(dims[0], mesh_shape):
+    rows_at, columns_at = _lines(dims[0], mesh_shape), _lines(dims[1], mesh_shape)
+    thin = 0.7 if max(len(rows_at), len(columns_at)) > _DENSE else None
+    for at, axis in rows_at:
         y = 1 + at * height
-        drawn.append(element("line", x1=1.0, x2=1 + width, y1=y, y2=y, class_=f"cut a{axis}"))
-    for at, axis in _lines(dims[1], mesh_shape):
+        drawn.append(
+            element(
+                "line", x1=1.0, x2=1 + width, y1=y, y2=y, class_=f"cut a{axis}", stroke_width=thin
+            )
+        )
+    for at, axis in columns_at:
         x = 1 + at * width
-        drawn.append(element("line", x1=x, x2=x, y1=1.0, y2=1 + height, class_=f"cut a{axis}"))
+        drawn.append(
+            element(
+                "line", x1=x, x2=x, y1=1.0, y2=1 + height, class_=f"cut a{axis}", stroke_width=thin
+            )
+        )
     return picture("".join(drawn), width + 2, height + 2, title)
 
 

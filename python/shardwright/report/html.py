@@ -63,8 +63,9 @@ def html_page(plan: Plan) -> str:
 
 def html_fragment(plan: Plan) -> str:
     """One `div` with its own style sheet: what notebooks show."""
+    words = _box("In words", _words(plain_words(plan)))
     boxes = [
-        _box("In words", _words(plain_words(plan)), "half"),
+        f'<div class="stack half">{words}{_box("Certificate", _certificate(plan))}</div>',
         _box(f"Mesh {shape_text(plan.mesh_shape)}", _mesh(plan), "fit"),
         _box(f"Time per step: {time_text(plan.time_us)}", _time_bar(plan), "half"),
         _box(_memory_title(plan), _memory_bar(plan), "half"),
@@ -76,9 +77,11 @@ def html_fragment(plan: Plan) -> str:
         )
     boxes += [
         _box("Shardings", _shardings(plan), "wide"),
-        _box("Certificate", _certificate(plan), "half"),
         _box("Collectives", _collectives(plan), "half"),
     ]
+    search = _search(plan)
+    if search:
+        boxes.append(_box("Search", search, "half"))
     return (
         f'<div class="swp"><style>{style_sheet()}</style>{_header(plan)}'
         f'<div class="grid">{"".join(boxes)}</div></div>'
@@ -210,7 +213,7 @@ def _layer_rows(layer: LayerShardings, mesh_shape: Sequence[int], num_columns: i
             f'<td class="mono">{escape(" x ".join(map(str, row.shape)) or "scalar")}</td>',
             _spec_cell(row, [row.stored], mesh_shape),
             _spec_cell(row, used, mesh_shape, same_as=row.stored),
-            _gradient_cell(row, mesh_shape),
+            _gradient_cell(line, mesh_shape),
             _state_cell(line, mesh_shape),
             _output_cell(line),
         ]
@@ -235,27 +238,27 @@ def _spec_cell(
     return f'<td class="spec"><div class="{"cell same" if same else "cell"}">{drawn}</div></td>'
 
 
-def _gradient_cell(row: ParameterShardings, mesh_shape: Sequence[int]) -> str:
+def _gradient_cell(line: LayerRow, mesh_shape: Sequence[int]) -> str:
     """The gradient as it is held; before it what was pending when it was made."""
-    if row.gradient is None:
-        return '<td class="soft">-</td>'
-    cell = _spec_cell(row, [row.gradient], mesh_shape, same_as=row.stored)
-    made = row.gradient if row.gradient_made is None else row.gradient_made
-    if made.text == row.gradient.text:
+    cell = _common_cell(line, line.gradients, mesh_shape)
+    made = line.parameter.gradient_made
+    pending = [] if made is None else [word for word in made.text.split() if word.startswith("P")]
+    if made is None or not pending:
         return cell
-    pending = [word for word in made.text.split() if word.startswith("P")]
-    before = f'<span class="soft">{escape(" ".join(pending) or made.text)} &rarr;</span>'
+    before = f'<span class="soft">{escape(" ".join(pending))} &rarr;</span>'
     tip = f'<td title="{escape(f"made as {made.text}")}" '
     return cell.replace("<td ", tip, 1).replace("<svg", f"{before}<svg", 1)
 
 
 def _state_cell(line: LayerRow, mesh_shape: Sequence[int]) -> str:
-    row = line.parameter
-    cell = _spec_cell(row, line.states[:1], mesh_shape, same_as=row.stored)
-    keys = escape(", ".join(sorted(row.state)))
-    return cell.replace("<td ", f'<td title="{keys}" ', 1).replace(
-        "</span></div>", f"{_others(line.states)}</span></div>"
-    )
+    keys = escape(", ".join(sorted(line.parameter.state)))
+    return _common_cell(line, line.states, mesh_shape).replace("<td ", f'<td title="{keys}" ', 1)
+
+
+def _common_cell(line: LayerRow, specs: Sequence[PrintedSpec], mesh_shape: Sequence[int]) -> str:
+    """The most frequent spec, with a count of the others."""
+    cell = _spec_cell(line.parameter, specs[:1], mesh_shape, same_as=line.parameter.stored)
+    return cell.replace("</span></div>", f"{_others(specs)}</span></div>")
 
 
 def _output_cell(line: LayerRow) -> str:
@@ -285,31 +288,27 @@ def _certificate(plan: Plan) -> str:
     )
     listed = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
     said = "".join(f"<p>{escape(text)}</p>" for text in (status_claim(plan), scope_claim(plan)))
-    return f'<dl>{listed}</dl><div class="soft">{said}</div>{_trials(plan)}{_seconds(plan)}'
+    return f'<dl>{listed}</dl><div class="soft">{said}</div>'
 
 
-def _trials(plan: Plan) -> str:
-    trials = () if plan.stats is None else plan.stats.trials
-    if len(trials) < 2:
+def _search(plan: Plan) -> str:
+    """Mesh shapes that were tried, and seconds by phase; empty for a loaded plan."""
+    if plan.stats is None:
         return ""
     rows = "".join(
         f"<tr><td>{escape(shape_text(shape))}</td>"
         f'<td class="num">{"-" if cost_us is None else escape(time_text(cost_us))}</td>'
         f"<td>{escape(status.replace('_', ' '))}</td></tr>"
-        for shape, cost_us, status in trials
+        for shape, cost_us, status in plan.stats.trials
     )
+    seconds = plan.stats.seconds
+    parts = ", ".join(f"{phase} {seconds_text(spent)}" for phase, spent in seconds.items())
+    total = seconds_text(sum(seconds.values()))
     return (
+        f'<p class="soft">{escape(total)}: {escape(parts)}.</p>'
         '<table><thead><tr><th>mesh tried</th><th class="num">time per step</th><th>status</th>'
         f"</tr></thead><tbody>{rows}</tbody></table>"
     )
-
-
-def _seconds(plan: Plan) -> str:
-    if plan.stats is None:
-        return ""
-    parts = ", ".join(f"{k} {seconds_text(s)}" for k, s in plan.stats.seconds.items())
-    total = seconds_text(sum(plan.stats.seconds.values()))
-    return f'<p class="soft">Planned in {escape(total)}: {escape(parts)}.</p>'
 
 
 def _collectives(plan: Plan) -> str:

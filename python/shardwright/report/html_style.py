@@ -35,6 +35,8 @@ border:1px solid currentColor;vertical-align:2px;margin-left:8px}
 .swp .box{background:var(--panel);border:1px solid var(--line);border-radius:7px;
 padding:11px 13px;flex:1 1 300px;min-width:0}
 .swp .wide{flex-basis:100%}.swp .half{flex:1 1 440px}.swp .fit{flex:0 1 auto}
+.swp .stack{display:flex;flex-direction:column;gap:12px;min-width:0}
+.swp .stack .box{flex:1 1 auto}
 .swp svg{max-width:100%;height:auto;display:block;overflow:visible}
 .swp svg text{fill:var(--fg);font-size:12px}
 .swp svg text.small{fill:var(--soft);font-size:11px}
@@ -57,12 +59,12 @@ background:transparent;color:inherit;white-space:nowrap}
 .swp td .cell{display:flex;gap:7px;align-items:center}
 .swp td .cell svg{flex:none}
 .swp td .cell.same{opacity:.45}
-.swp dl{display:grid;grid-template-columns:auto 1fr;gap:2px 12px;margin:0 0 6px}
+.swp dl{display:grid;grid-template-columns:auto 1fr auto 1fr;gap:2px 12px;margin:0 0 6px}
 .swp dt{color:var(--soft)}.swp dd{margin:0;font-weight:600}
 .swp .empty{fill:var(--empty)}
 .swp .tensor{fill:var(--tensor);stroke:var(--edge);stroke-width:1}
 .swp .piece{fill:var(--piece)}.swp .partial{fill-opacity:.45}
-.swp .cut{stroke-width:1.2}
+
 .swp .device{fill:var(--bg);stroke:var(--edge)}
 .swp .host{fill:var(--empty);stroke:var(--line)}
 .swp .arrow{fill:none;stroke-width:1.5}

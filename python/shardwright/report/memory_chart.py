@@ -82,11 +82,10 @@ def _stairs(values: Sequence[float], at_x: Scale, at_y: Scale) -> list[tuple[flo
 def _peak_mark(totals: Sequence[float], text: str, at_x: Scale, at_y: Scale) -> str:
     peak = max(range(len(totals)), key=totals.__getitem__)
     x, y = at_x(peak + 0.5), at_y(totals[peak])
-    left = x > _WIDTH / 2
     mark = element("circle", cx=x, cy=y, r=3.5, class_="dot")
-    return mark + label(
-        text, x + (-7 if left else 7), y - 5, anchor="end" if left else "start", css="small"
-    )
+    # Well below the top line of the areas, which may fall to both sides.
+    inside = min(max(x, 50.0), _WIDTH - 50.0)
+    return mark + label(text, inside, y + 32, anchor="middle", css="on")
 
 
 def _phase_bands(samples: Sequence[Sample], at_x: Scale) -> str:

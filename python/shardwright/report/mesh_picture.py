@@ -8,8 +8,8 @@ from math import prod
 from shardwright.report.svg import element, label, picture
 from shardwright.report.units import count_text, shape_text
 
-_CELL = 30.0
-_GAP = 8.0
+_CELL = 26.0
+_GAP = 7.0
 _LEFT = 26.0
 _TOP = 22.0
 _MAX_COLUMNS = 16
@@ -65,7 +65,7 @@ def _place(row: int, column: int) -> tuple[float, float]:
 def _cell(row: int, column: int, rank: int) -> str:
     x, y = _place(row, column)
     return element("rect", x=x, y=y, width=_CELL, height=_CELL, rx=4, class_="device") + label(
-        str(rank), x + _CELL / 2, y + _CELL / 2 + 4, anchor="middle", css="rank"
+        str(rank), x + _CELL / 2, y + _CELL / 2 + 3.7, anchor="middle", css="rank"
     )
 
 

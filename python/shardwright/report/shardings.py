@@ -64,12 +64,15 @@ class LayerRow:
     Attributes:
         name: Without the layer's own prefix.
         parameter: That of the first layer.
-        states: Specs of the optimizer states of all the layers, each once, most frequent first.
+        gradients: Specs in which the gradients of all the layers are held, each once, most frequent
+            first.
+        states: The same of their optimizer states.
         outputs: The same of what the modules compute.
     """
 
     name: str
     parameter: ParameterShardings
+    gradients: tuple[PrintedSpec, ...]
     states: tuple[PrintedSpec, ...]
     outputs: tuple[PrintedSpec, ...]
 
@@ -155,8 +158,8 @@ def layer_shardings(parameters: Sequence[ParameterShardings]) -> list[LayerShard
 
     A layer is everything up to the first number in a name: `blocks.3.mlp.up.weight` belongs to
     `blocks.3`. Alike are layers of one prefix whose parameters have the same names, shapes, and
-    specs when stored, used, and as gradients; optimizer states and outputs, where equally good
-    choices abound, may differ and are listed.
+    specs when stored and used; gradients, optimizer states and outputs, where equally good choices
+    abound, may differ and are listed.
     """
     layers: dict[tuple[str, int], list[tuple[str, ParameterShardings]]] = {}
     for parameter in parameters:
@@ -185,8 +188,6 @@ def _content(name: str, row: ParameterShardings) -> tuple[object, ...]:
         row.stored,
         row.forward,
         row.backward,
-        row.gradient_made,
-        row.gradient,
     )
 
 
@@ -198,6 +199,9 @@ def _fold(
         LayerRow(
             name=name,
             parameter=parameter,
+            gradients=_distinct(
+                spec for layer in layers if (spec := layer[index][1].gradient) is not None
+            ),
             states=_distinct(
                 spec for layer in layers for _, spec in sorted(layer[index][1].state.items())
             ),

@@ -32,11 +32,10 @@ from shardwright.report.units import (
 )
 
 _WIDTH = 120
-# Specs that are listed in one cell.
-_MAX_TEXTS = 2
+_NARROW = 100
 _SHARDINGS_TITLE = (
-    "Shardings (R whole, S0 cut along mesh axis 0, P0 sum pending over axis 0; = as stored; "
-    "used in forward, backward)"
+    "Shardings (R whole, S0 cut along mesh axis 0, P0 sum pending over axis 0, = as stored, "
+    "+1 other choices)"
 )
 _MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "other")
 
@@ -54,17 +53,17 @@ def text_report(plan: Plan, *, width: int = _WIDTH, color: bool = False) -> str:
         highlight=False,
     )
     with console.capture() as capture:
-        console.print(renderable(plan))
+        console.print(renderable(plan, narrow=width < _NARROW))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def renderable(plan: Plan) -> RenderableType:
-    """The report for a rich console."""
+def renderable(plan: Plan, *, narrow: bool = False) -> RenderableType:
+    """The report for a rich console; a narrow one leaves out shapes and module outputs."""
     parts: list[RenderableType] = [_header(plan)]
     parts += _section("In words", _lines(plain_words(plan)))
     parts += _section(f"Time per step: {time_text(plan.time_us)}", _cost_table(plan))
     parts += _section(_memory_title(plan), _memory_table(plan))
-    parts += _section(_SHARDINGS_TITLE, _sharding_table(plan))
+    parts += _section(_SHARDINGS_TITLE, _sharding_table(plan, narrow))
     parts += _section("Certificate", _lines(certificate_lines(plan)))
     if plan.stats is not None:
         parts += _section("Seconds", _lines([_seconds_line(plan)]))
@@ -137,17 +136,13 @@ def _memory_table(plan: Plan) -> RenderableType:
     return Group(table, Text(f"The peak is at node {plan.certificate.peak_node}."))
 
 
-def _sharding_table(plan: Plan) -> RenderableType:
-    table = _table(
-        ("parameter", "l"), ("shape", "l"), ("stored", "l"), ("used", "l"), ("gradient", "l"),
-        ("optimizer state", "l"), ("module output", "l"),
-    )  # fmt: skip
-    layers = layer_shardings(parameter_shardings(plan))
-    names = [f"  {row.name}" for layer in layers for row in layer.rows]
-    longest = max((len(name) for name in [*names, *map(_layer_title, layers)]), default=0)
-    table.columns[0].min_width = min(_WIDTH // 3, longest)
-    for layer in layers:
-        _add_layer(table, layer)
+def _sharding_table(plan: Plan, narrow: bool) -> RenderableType:
+    headings = [("parameter", "l"), ("stored", "l"), ("used", "l"), ("gradient", "l"),
+                ("optimizer state", "l")]  # fmt: skip
+    headings += [] if narrow else [("module output", "l"), ("shape", "l")]
+    table = _table(*headings)
+    for layer in layer_shardings(parameter_shardings(plan)):
+        _add_layer(table, layer, narrow)
     return table
 
 
@@ -155,20 +150,20 @@ def _layer_title(layer: LayerShardings) -> str:
     return f"{layer.title} ({layer.repeats} x)" if layer.repeats > 1 else layer.title
 
 
-def _add_layer(table: Table, layer: LayerShardings) -> None:
+def _add_layer(table: Table, layer: LayerShardings, narrow: bool) -> None:
     if layer.title:
         table.add_row(Text(_layer_title(layer), style="bold"))
     for row in layer.rows:
         parameter = row.parameter
         cells = [
             f"  {row.name}" if layer.title else row.name,
-            "x".join(map(str, parameter.shape)) or "scalar",
             parameter.stored.text,
             _used_text(parameter),
-            "-" if parameter.gradient is None else _unless_stored(parameter.gradient, parameter),
-            _texts(row.states),
-            _texts(row.outputs),
+            _texts(row.gradients, parameter),
+            _texts(row.states, parameter),
         ]
+        if not narrow:
+            cells += [_texts(row.outputs), "x".join(map(str, parameter.shape)) or "scalar"]
         table.add_row(*(Text(cell, overflow="fold") for cell in cells))
 
 
@@ -181,11 +176,12 @@ def _unless_stored(spec: PrintedSpec, row: ParameterShardings) -> str:
     return "=" if spec.text == row.stored.text else spec.text
 
 
-def _texts(specs: Sequence[PrintedSpec]) -> str:
-    """`"S0 S1"`; where folded layers or states differ `"S0 S1 / S10 R"`, with a count of more."""
-    shown = " / ".join(spec.text for spec in specs[:_MAX_TEXTS])
-    more = len(specs) - _MAX_TEXTS
-    return f"{shown} +{more}" if more > 0 else shown or "-"
+def _texts(specs: Sequence[PrintedSpec], like: ParameterShardings | None = None) -> str:
+    """The most frequent spec; where folded layers or states differ, with a count of the others."""
+    if not specs:
+        return "-"
+    text = specs[0].text if like is None else _unless_stored(specs[0], like)
+    return f"{text} +{len(specs) - 1}" if len(specs) > 1 else text
 
 
 def _seconds_line(plan: Plan) -> str:

@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from shardwright.capture.ops.library import accumulate_dtype, define_op
 
@@ -150,6 +151,7 @@ class _Sdpa(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         q, k, v, mask, out, lse = ctx.saved_tensors
         dq, dk, dv = torch.ops.shardwright.sdpa_backward(

@@ -97,7 +97,8 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         (seed,) = ctx.saved_tensors
-        return torch.ops.shardwright.dropout(grad, seed, *ctx.options), None, None, None
+        again = _Dropout.apply(grad, seed, *ctx.options)  # type: ignore[no-untyped-call]
+        return again, None, None, None
 
 
 def dropout(x: Tensor, seed: Tensor, stream: int, p: float) -> Tensor:

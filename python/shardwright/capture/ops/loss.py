@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from shardwright.capture.ops.library import accumulate_dtype, define_op
 
@@ -73,6 +74,7 @@ class _ClassNll(torch.autograd.Function):
         return lse - ops.pick(x, target)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, lse, target = ctx.saved_tensors
         return torch.ops.shardwright.softmax_minus_onehot(x, lse, target, grad), None

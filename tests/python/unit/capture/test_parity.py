@@ -260,6 +260,53 @@ def test_activation_checkpointing_is_kept(check_parity: Check) -> None:
     assert [n.meta["phase"] for n in tanh] == ["forward", "backward"]
 
 
+def test_reentrant_checkpointing(check_parity: Check) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+        hidden = checkpoint(model[:2], model[2](x), use_reentrant=True)
+        loss = F.mse_loss(checkpoint(model[2], hidden, use_reentrant=True), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    def make() -> Any:
+        model = make_mlp()
+        model[2] = nn.Linear(8, 8).double()
+        model[0] = nn.Linear(8, 8).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return step, (model, optimizer, seeded(4, 8), seeded(4, 8, seed=1))
+
+    def seeded_make() -> Any:
+        torch.manual_seed(1)
+        return make()
+
+    graph = check_parity(seeded_make)
+    tanh = [n for n in graph.graph_module.graph.nodes if n.target is torch.ops.aten.tanh.default]
+    assert [n.meta["phase"] for n in tanh] == ["forward", "backward"]
+
+
+def test_gradients_by_autograd_grad_and_gradient_penalty(check_parity: Check) -> None:
+    def step(model: Any, optimizer: Any, x: Tensor) -> Any:
+        x.requires_grad_(True)
+        out = model(x).square().sum()
+        (slope,) = torch.autograd.grad(out, x, create_graph=True)
+        loss = out + (slope.norm(dim=1) - 1).square().mean()
+        grads = torch.autograd.grad(loss, list(model.parameters()))
+        for parameter, grad in zip(model.parameters(), grads, strict=True):
+            parameter.grad = grad
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss, slope.detach()
+
+    def make() -> Any:
+        model = make_mlp()
+        return step, (model, torch.optim.SGD(model.parameters(), lr=1e-3), seeded(4, 8))
+
+    check_parity(make)
+
+
 def test_autocast_bfloat16(check_parity: Check) -> None:
     def step(model: Any, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):

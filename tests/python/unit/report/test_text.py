@@ -35,8 +35,8 @@ def test_memory_at_the_peak_is_split_by_kind_against_the_device() -> None:
 def test_layers_that_are_sharded_alike_are_folded() -> None:
     lines = squeezed(text_report(sample_plan()))
     assert lines.count("blocks.0-2 (3 x)") == 1
-    assert "up.weight 4096x1024 S1 R = S10 R S10 R S0 S1" in lines
-    assert "embed.weight 512x1024 R R R S1, = - - -" in lines
+    assert "up.weight S1 R = S10 R S10 R S0 S1 4096x1024" in lines
+    assert "embed.weight R R R S1, = - - - 512x1024" in lines
 
 
 def test_certificate_says_what_optimal_refers_to() -> None:

@@ -79,7 +79,8 @@ def matmuls(s: Source) -> list[Sample]:
     ]
 
 
-UNARY = """abs.default acos.default acosh.default asin.default asinh.default atan.default
+UNARY = """hardshrink.default softshrink.default log_sigmoid_forward.default
+abs.default acos.default acosh.default asin.default asinh.default atan.default
 atanh.default ceil.default celu.default cos.default cosh.default elu.default erf.default
 erfc.default erfinv.default exp.default exp2.default expm1.default floor.default frac.default
 gelu.default hardsigmoid.default hardswish.default hardtanh.default isfinite.default isinf.default
@@ -141,12 +142,16 @@ def binary(s: Source) -> list[Sample]:
 
 
 def linear_pointwise(s: Source) -> list[Sample]:
-    grad_like = """threshold_backward.default silu_backward.default leaky_relu_backward.default
+    grad_like = """threshold_backward.default hardshrink_backward.default
+    softshrink_backward.default
+    silu_backward.default leaky_relu_backward.default
     gelu_backward.default hardswish_backward.default hardsigmoid_backward.default
     logit_backward.default hardtanh_backward.default softplus_backward.default
     tanh_backward.default sigmoid_backward.default"""
     extra: dict[str, tuple[Any, ...]] = {
         "threshold_backward.default": (0.5,),
+        "hardshrink_backward.default": (0.5,),
+        "softshrink_backward.default": (0.5,),
         "leaky_relu_backward.default": (0.1, False),
         "hardtanh_backward.default": (0.2, 0.7),
         "softplus_backward.default": (1.0, 20.0),
@@ -162,6 +167,14 @@ def linear_pointwise(s: Source) -> list[Sample]:
             exact=False,
         )
     )
+    buffer = aten.log_sigmoid_forward(s.reals(4, 8))[1]
+    samples += [
+        Sample(
+            aten.log_sigmoid_backward.default, (s.reals(4, 8), s.reals(4, 8), buffer), exact=False
+        ),
+        Sample(aten._prelu_kernel.default, (s.ints(4, 8), s.ints(1, 8))),
+        Sample(aten._prelu_kernel_backward.default, (s.ints(4, 8), s.ints(4, 8), s.ints(1, 8))),
+    ]
     halves = torch.tensor([1.0, 2.0, 4.0, 0.5]).repeat(2)
     return [
         *samples,
@@ -264,6 +277,10 @@ def slices(s: Source) -> list[Sample]:
         Sample(aten.select_backward.default, (s.ints(4), [4, 24], 1, 5)),
         Sample(aten.slice_scatter.default, (x, s.ints(4, 8), 1, 8, 16)),
         Sample(aten.select_scatter.default, (x, s.ints(24), 0, 1)),
+        Sample(aten.diagonal.default, (s.ints(4, 6, 6), 1, 1, 2)),
+        Sample(aten.diagonal_backward.default, (s.ints(4, 5), [4, 6, 6], 1, 1, 2)),
+        Sample(aten.unfold.default, (s.ints(4, 8), 1, 4, 2)),
+        Sample(aten.unfold_backward.default, (s.ints(4, 3, 4), [4, 8], 1, 4, 2)),
     ]
 
 
@@ -312,6 +329,7 @@ def reductions(s: Source) -> list[Sample]:
         Sample(aten.logsumexp.default, (s.reals(4, 8), [1]), exact=False),
         Sample(aten.max.dim, (s.distinct(4, 8), 1)),
         Sample(aten.min.dim, (s.distinct(4, 8), 0, True)),
+        Sample(aten.median.dim, (s.distinct(4, 8), 1)),
         Sample(aten.argmax.default, (s.distinct(4, 8), 1)),
         Sample(aten.argmax.default, (s.distinct(4, 8),)),
         Sample(aten.argmin.default, (s.distinct(4, 8), 0, True)),
@@ -423,6 +441,29 @@ def pooling(s: Source) -> list[Sample]:
         ),
         Sample(aten._adaptive_avg_pool2d.default, (s.ints(4, 4, 4, 4), [2, 2])),
         Sample(aten._adaptive_avg_pool2d_backward.default, (grad, x)),
+        Sample(aten.reflection_pad2d.default, (x, [1, 1, 1, 1])),
+        Sample(aten.replication_pad2d.default, (x, [1, 1, 1, 1])),
+        Sample(
+            aten.reflection_pad2d_backward.default,
+            (s.ints(4, 4, 6, 6).double(), x, [1, 1, 1, 1]),
+        ),
+        Sample(
+            aten.replication_pad2d_backward.default,
+            (s.ints(4, 4, 6, 6).double(), x, [1, 1, 1, 1]),
+        ),
+        Sample(aten.upsample_nearest2d.default, (x, [8, 8])),
+        Sample(aten.upsample_bilinear2d.default, (x, [8, 8], False), exact=False),
+        Sample(
+            aten.upsample_nearest2d_backward.default,
+            (s.ints(4, 4, 8, 8), [8, 8], [4, 4, 4, 4]),
+        ),
+        Sample(
+            aten.upsample_bilinear2d_backward.default,
+            (s.reals(4, 4, 8, 8), [8, 8], [4, 4, 4, 4], False),
+            exact=False,
+        ),
+        Sample(aten.pixel_shuffle.default, (s.ints(4, 4, 2, 2), 2)),
+        Sample(aten.pixel_unshuffle.default, (s.ints(4, 4, 4, 4), 2)),
     ]
 
 
@@ -453,6 +494,8 @@ def indexing(s: Source) -> list[Sample]:
         Sample(aten.index.Tensor, (x, [None, s.below(8, 4, 2)])),
         Sample(aten.index.Tensor, (s.ints(4, 6, 8), [rows.clamp(max=3), s.below(6, 2, 1)])),
         Sample(aten.index.Tensor, (s.ints(4, 6, 8), [rows.clamp(max=3), None, s.below(8, 4)])),
+        Sample(aten._unsafe_index.Tensor, (x, [rows])),
+        Sample(aten._unsafe_index_put.default, (x, [rows], s.ints(4, 8), True)),
         Sample(aten.index_put.default, (x, [unique], s.ints(4, 8))),
         Sample(aten.index_put.default, (x, [rows], s.ints(4, 8), True)),
         Sample(aten.index_put.default, (x, [None, rows], s.ints(4), True)),

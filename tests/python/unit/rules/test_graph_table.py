@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import operator
+
 import pytest
 import torch
 from tests.python.unit.rules.rule_oracle import Sample, prepare
@@ -23,13 +26,54 @@ def gpt_table():
     return step_graph, to_core_graph(step_graph)
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_every_op_of_the_zoo_has_a_rule(name: str) -> None:
-    step, args = getattr(zoo, name)()
-    graph = to_core_graph(capture(step, args))
-    sharded = _core.ShardedGraph(graph, _core.RuleRegistry())
+@pytest.fixture(scope="module", params=ZOO)
+def zoo_step(request):
+    step, args = getattr(zoo, request.param)()
+    step_graph = capture(step, args)
+    graph = to_core_graph(step_graph)
+    return step_graph, graph, _core.ShardedGraph(graph, _core.RuleRegistry())
+
+
+def test_every_op_of_the_zoo_has_a_rule(zoo_step) -> None:
+    _, graph, sharded = zoo_step
     for node in range(len(graph)):
         assert len(sharded.strategies(node, [2, 2])) >= 1
+
+
+def test_each_factor_is_one_atom_wherever_it_appears(zoo_step) -> None:
+    _, graph, sharded = zoo_step
+    for node in range(len(graph)):
+        entry, rule = graph.node(node), sharded.rule(node)
+        outputs = [_core.ValueRef(node, o) for o in range(len(entry["outputs"]))]
+        operands = graph.operands(node)
+        tensors = zip(operands + outputs, rule["operands"] + rule["outputs"], strict=True)
+        for value, dims in tensors:
+            atoms = sharded.atoms(value)
+            shape = graph.node(value.node)["outputs"][value.output][0]
+            sizes = [[atoms.sizes[atom] for atom in dim] for dim in atoms.dims]
+            assert [math.prod(dim) for dim in sizes] == [max(size, 1) for size in shape]
+            assert sizes == [[rule["factors"][f]["size"] for f in dim] for dim in dims]
+        if rule["is_view"]:
+            assert sharded.root(outputs[0]) == sharded.root(operands[0])
+            assert sharded.atoms(outputs[0]).sizes == sharded.atoms(operands[0]).sizes
+        else:
+            assert all(sharded.root(value) == value for value in outputs)
+
+
+def test_new_values_of_inputs_have_the_atoms_of_the_input(zoo_step) -> None:
+    step_graph, graph, sharded = zoo_step
+    names = {graph.node(index)["name"]: index for index in range(len(graph))}
+    for output, node in zip(step_graph.outputs, step_graph.output_nodes, strict=True):
+        if output.updates is None:
+            continue
+        if node.target is operator.getitem:
+            value = _core.ValueRef(names[node.args[0].name], node.args[1])
+        else:
+            value = _core.ValueRef(names[node.name])
+        new, old = sharded.atoms(value), sharded.atoms(_core.ValueRef(output.updates))
+        assert [[new.sizes[a] for a in dim] for dim in new.dims] == [
+            [old.sizes[a] for a in dim] for dim in old.dims
+        ]
 
 
 def test_inputs_carry_their_labels(gpt_table) -> None:
