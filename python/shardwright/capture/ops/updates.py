@@ -196,6 +196,12 @@ def _fusible(*tensors: Tensor) -> bool:
     )
 
 
+def _sgd_fusible(*tensors: Tensor) -> bool:
+    """As `_fusible`, for SGD: torch 2.13's kernel for 16-bit tensors on CPU is wrong."""
+    is_half = tensors[0].dtype in (torch.bfloat16, torch.float16)
+    return _fusible(*tensors) and not (is_half and tensors[0].device.type == "cpu")
+
+
 def _sgd_update(
     param: Tensor, grad: Tensor, lr: Tensor, weight_decay: Tensor, *, maximize: bool
 ) -> Tensor:
@@ -207,7 +213,7 @@ def _sgd_update(
 def _sgd_update_(
     param: Tensor, grad: Tensor, lr: Tensor, weight_decay: Tensor, *, maximize: bool
 ) -> None:
-    if not _fusible(param, grad):
+    if not _sgd_fusible(param, grad):
         param.copy_(_sgd_update(param, grad, lr, weight_decay, maximize=maximize))
         return
     torch._fused_sgd_(
@@ -247,7 +253,7 @@ def _sgd_momentum_update_(
     nesterov: bool,
     maximize: bool,
 ) -> None:
-    if not _fusible(param, grad, momentum_buffer):
+    if not _sgd_fusible(param, grad, momentum_buffer):
         new = _sgd_momentum_update(
             param, grad, momentum_buffer, lr, momentum, dampening, weight_decay,
             nesterov=nesterov, maximize=maximize,

@@ -145,3 +145,19 @@ def test_sgd_in_place_does_what_the_functional_op_does(nesterov: bool, strided: 
     plain = ops.sgd_update(param, grad, settings[0], settings[3], maximize=False)
     ops.sgd_update_(param, grad, settings[0], settings[3], maximize=False)
     assert torch.allclose(param, plain, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sgd_in_place_of_16_bit_tensors_does_not_use_the_broken_kernel(dtype: torch.dtype) -> None:
+    # torch 2.13's fused SGD reads memory it never wrote from 16 elements on.
+    param, grad, buffer = (seeded(64, seed=s).to(dtype) for s in range(3))
+    settings = hyper(0.1, 0.9, 0.5, 0.0)
+    flags = {"nesterov": False, "maximize": False}
+    expected = ops.sgd_momentum_update(param, grad, buffer, *settings, **flags)
+    new_param, new_buffer = param.clone(), buffer.clone()
+    ops.sgd_momentum_update_(new_param, grad, new_buffer, *settings, **flags)
+    assert torch.equal(new_param, expected[0])
+    assert torch.equal(new_buffer, expected[1])
+    plain = ops.sgd_update(param, grad, settings[0], settings[3], maximize=False)
+    ops.sgd_update_(param, grad, settings[0], settings[3], maximize=False)
+    assert torch.equal(param, plain)
