@@ -60,6 +60,8 @@ def _instruction(core: Any, node_names: Sequence[str]) -> Instruction:
     reshard = None
     if core.kind == "reshard":
         step = core.step
+        reduces = step.kind in ("all_reduce", "reduce_scatter")
+        widened = reduces and step.reduce_dtype != core.outputs[0].dtype
         reshard = Reshard(
             kind=step.kind,
             axis=step.axis,
@@ -69,6 +71,7 @@ def _instruction(core: Any, node_names: Sequence[str]) -> Instruction:
             to_dim=core.to_dim,
             to_outer=core.to_outer,
             reduce=step.reduce,
+            reduce_dtype=step.reduce_dtype if widened else "",
             bytes=step.bytes,
             cost_us=step.cost_us,
         )

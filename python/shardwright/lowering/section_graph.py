@@ -83,15 +83,15 @@ class _SectionWriter:
 
     def _write_instruction(self, index: int, instruction: Instruction) -> None:
         if instruction.reshard is not None:
-            node = self._write_reshard(instruction.reshard)
-            self.values[LocalRef(index)] = node
+            node = self._write_reshard(index, instruction.reshard)
         else:
             node = self._write_compute(index, instruction)
         source = self.program.graph_node(instruction.node)
         node.meta["instruction"] = index
         for key in ("module_path", "source", "phase"):
             node.meta[key] = source.meta.get(key, "")
-        self._described(node, LocalRef(index))
+        if instruction.reshard is None:
+            self._described(node, LocalRef(index))
 
     def _described(self, node: fx.Node, ref: LocalRef) -> fx.Node:
         """Notes shape and dtype of the shard on its node."""
@@ -123,8 +123,24 @@ class _SectionWriter:
                 self.values[LocalRef(index, output)] = item
         return node
 
-    def _write_reshard(self, step: Reshard) -> fx.Node:
+    def _write_reshard(self, index: int, step: Reshard) -> fx.Node:
+        """Writes a conversion step, between casts where it reduces in a wider dtype.
+
+        Returns:
+            The node of the step itself.
+        """
         source = self.values[step.source]
+        wide = self._cast(source, step.reduce_dtype) if step.reduce_dtype else source
+        node = result = self._write_step(step, wide)
+        if step.reduce_dtype:
+            result = self._cast(node, self.program.table.tensor(step.source).dtype)
+        self.values[LocalRef(index)] = self._described(result, LocalRef(index))
+        return node
+
+    def _cast(self, source: fx.Node, dtype: str) -> fx.Node:
+        return self._call(_ATEN._to_copy.default, (source,), {"dtype": getattr(torch, dtype)})
+
+    def _write_step(self, step: Reshard, source: fx.Node) -> fx.Node:
         size = self.program.table.mesh_shape[step.axis]
         position = self.coordinate[step.axis]
         group = self.group_names[step.axis]

@@ -103,6 +103,7 @@ class Reshard:
             the atom. For all-to-all: of the atom that gets gathered.
         to_dim, to_outer: all-to-all: of the atom that gets sharded.
         reduce: reduction of "reduce_scatter" and "all_reduce".
+        reduce_dtype: dtype in which these two travel and add, "" for the value's own.
         bytes: V of the cost formula; cost_us: its price.
     """
 
@@ -114,6 +115,7 @@ class Reshard:
     to_dim: int = -1
     to_outer: int = 1
     reduce: ReduceOp = "sum"
+    reduce_dtype: str = ""
     bytes: int = 0
     cost_us: float = 0.0
 
