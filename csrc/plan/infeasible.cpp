@@ -42,8 +42,7 @@ std::string breakdown(const MemoryAtPeak& memory) {
 
 void throwInfeasible(const std::vector<std::vector<int>>& mesh_shapes,
                      std::optional<std::int64_t> limit_bytes,
-                     const std::optional<SmallestPeak>& smallest, const Cluster& cluster,
-                     int num_microbatches) {
+                     const std::optional<SmallestPeak>& smallest, const Cluster& cluster) {
   std::string where = mesh_shapes.size() == 1
                           ? "mesh " + shapeText(mesh_shapes.front())
                           : "any mesh of " + std::to_string(cluster.numDevices()) + " devices";
@@ -60,9 +59,6 @@ void throwInfeasible(const std::vector<std::vector<int>>& mesh_shapes,
     details.values.push_back("largest tensor: " + smallest->largest_tensor);
   }
   details.advice = "memory_limit=\"" + limitText(smallest->peak.bytes) + "\"";
-  if (smallest->peak.by_kind.activations > smallest->peak.bytes / 4) {
-    details.advice += ", num_microbatches=" + std::to_string(num_microbatches * 4);
-  }
   details.advice += ", or " + std::to_string(cluster.numDevices() * 2) + " devices";
   throw Error(ErrorKind::kInfeasible, "E203",
               "no sharding fits " + limit + " per device on " + where + ".", details);

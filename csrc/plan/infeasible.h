@@ -23,6 +23,6 @@ struct SmallestPeak {
 [[noreturn]] void throwInfeasible(const std::vector<std::vector<int>>& mesh_shapes,
                                   std::optional<std::int64_t> limit_bytes,
                                   const std::optional<SmallestPeak>& smallest,
-                                  const Cluster& cluster, int num_microbatches);
+                                  const Cluster& cluster);
 
 }  // namespace shardwright

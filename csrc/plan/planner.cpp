@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxTighteningRounds = 6;
+constexpr int kMaxTighteningRounds = 8;
 
 // Adds the seconds it lives to one phase.
 class PhaseTimer {
@@ -100,30 +100,34 @@ class MeshSearch {
   bool run() {
     std::optional<std::int64_t> limit = limit_;
     std::optional<std::int64_t> bound;
+    std::optional<std::int64_t> exceeding;   // least limit whose plan turned out too large
+    std::optional<std::int64_t> impossible;  // largest limit without a plan
     for (int round = 0; round < kMaxTighteningRounds; ++round) {
       const Answer answer = solveUnder(limit);
       if (interrupted_) {
         return false;
       }
-      if (answer.choice.empty()) {
-        return useSmallestPeak(bound);
-      }
       if (round == 0) {
         bound = answer.lower_bound;
       }
-      certifyChoice(answer.choice, bound, answer.status == SolveStatus::kTimeLimit);
-      if (certified_.cost_units != answer.cost) {
-        throw Error(ErrorKind::kInternal, "E931",
-                    "the search and the certificate price a plan differently.",
-                    {.values = {"search " + std::to_string(answer.cost) + ", certificate " +
-                                std::to_string(certified_.cost_units) + " units of 1/1000 us"},
-                     .advice = "report this with the model and the cluster"});
+      if (answer.choice.empty()) {
+        if (!exceeding) {
+          break;
+        }
+        impossible = std::max(impossible.value_or(0), *limit);
+      } else {
+        certifyChoice(answer.choice, bound, answer.status == SolveStatus::kTimeLimit);
+        checkPrice(answer.cost);
+        if (!limit_ || certified_.peak.bytes <= *limit_) {
+          return true;
+        }
+        exceeding = std::min(exceeding.value_or(*limit), *limit);
+        limit = *limit - (certified_.peak.bytes - *limit_);
       }
-      if (!limit_ || certified_.peak.bytes <= *limit_) {
-        return true;
+      if (impossible && *limit <= *impossible) {
+        limit = *impossible + (*exceeding - *impossible) / 2;
       }
-      limit = *limit - std::max<std::int64_t>(1, certified_.peak.bytes - *limit_);
-      if (*limit < 0) {
+      if (*limit <= 0 || (impossible && *limit <= *impossible)) {
         break;
       }
     }
@@ -140,10 +144,21 @@ class MeshSearch {
     return std::max(0.1, std::chrono::duration<double>(deadline_ - Clock::now()).count());
   }
 
+  void checkPrice(std::int64_t claimed) const {
+    if (certified_.cost_units != claimed) {
+      throw Error(ErrorKind::kInternal, "E931",
+                  "the search and the certificate price a plan differently.",
+                  {.values = {"search " + std::to_string(claimed) + ", certificate " +
+                              std::to_string(certified_.cost_units) + " units of 1/1000 us"},
+                   .advice = "report this with the model and the cluster"});
+    }
+  }
+
   Answer solveUnder(std::optional<std::int64_t> limit) {
     const PhaseTimer timer(result_.seconds, "solve");
     SolveOptions options;
-    options.time_limit_s = secondsLeft();
+    // Half of what is left, where the limit may have to be tightened afterwards.
+    options.time_limit_s = limit ? std::max(0.1, secondsLeft() / 2) : secondsLeft();
     options.smallest_peak_time_s = 0;
     options.interrupt = &stop_;
     options.on_progress = [this](const SolveProgress&) { poll(); };
@@ -173,7 +188,7 @@ class MeshSearch {
   bool useSmallestPeak(std::optional<std::int64_t> bound) {
     const PeakAnswer smallest = [&] {
       const PhaseTimer timer(result_.seconds, "solve");
-      return minimizePeak(model_->problem(), std::min(10.0, secondsLeft()), &stop_);
+      return minimizePeak(model_->problem(), std::clamp(secondsLeft(), 1.0, 10.0), &stop_);
     }();
     if (smallest.choice.empty()) {
       return false;
@@ -283,7 +298,7 @@ PlanResult planStep(const ShardedGraph& graph, const Cluster& cluster, const Pla
     }
   }
   if (!best_cost) {
-    throwInfeasible(shapes, limit, smallest, cluster, options.num_microbatches);
+    throwInfeasible(shapes, limit, smallest, cluster);
   }
   return result;
 }
