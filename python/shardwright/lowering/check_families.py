@@ -89,12 +89,26 @@ def one_linear(operands: Sequence[Held], axis: int) -> str:
     return kinds[0] if kinds else ""
 
 
-def first_linear(operands: Sequence[Held], axis: int) -> str:
-    """Linear in the first operand only."""
-    no_partial(operands[1:], axis)
-    if operands[0].partial[axis] not in ("", "sum"):
-        raise CheckError(f"scales a pending {operands[0].partial[axis]} on axis {axis}")
-    return operands[0].partial[axis]
+def linear_in(position: int) -> Linear:
+    """Linear in one operand, given the others."""
+
+    def linear(operands: Sequence[Held], axis: int) -> str:
+        no_partial([held for i, held in enumerate(operands) if i != position], axis)
+        pending = operands[position].partial[axis]
+        if pending not in ("", "sum"):
+            raise CheckError(f"scales a pending {pending} on axis {axis}")
+        return pending
+
+    return linear
+
+
+first_linear = linear_in(0)
+
+
+def choice(operands: Sequence[Held], axis: int) -> str:
+    """Either of two values by a condition: pending together, the condition complete."""
+    no_partial(operands[:1], axis)
+    return all_linear(operands[1:], axis)
 
 
 def passing(operands: Sequence[Held], axis: int) -> str:
@@ -205,7 +219,7 @@ def _without(held: Held, gone: set[int]) -> Held:
     return Held(tuple(held.shape[d] for d in keep), tuple(held.dims[d] for d in keep), held.partial)
 
 
-def along(position: int) -> Family:
+def along(position: int, linear: Linear = no_partial) -> Family:
     """Along one dim given by argument `position`, which must be whole (softmax, cumsum)."""
 
     def family(call: Call) -> list[Held]:
@@ -213,7 +227,7 @@ def along(position: int) -> Family:
         labels = _LETTERS[: len(shape)]
         whole = labels[call.args[position] % len(shape)] if shape else ""
         operands = [(held, labels) for held in call.tensors()]
-        return contract(call, operands, [labels] * len(call.results), whole=whole)
+        return contract(call, operands, [labels] * len(call.results), linear, whole=whole)
 
     return family
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from shardwright.lowering.check_families import (
     Call,
     Family,
+    Linear,
     addmm,
     all_linear,
     along,
     cat,
+    choice,
     constant,
     contract,
     expand,
     first_linear,
+    linear_in,
     matrices,
     no_partial,
     one_linear,
@@ -31,11 +34,11 @@ from shardwright.lowering.lattice import Lattice
 
 _PLAIN_POINTWISE = (
     "abs", "ceil", "clamp", "cos", "eq", "erf", "exp", "expm1", "floor", "ge", "gelu",
-    "gelu_backward", "gt", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu",
+    "gt", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu",
     "lerp", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or", "lt",
-    "masked_fill", "maximum", "minimum", "ne", "pow", "reciprocal", "relu", "rsqrt", "rsub",
-    "sigmoid", "sigmoid_backward", "sign", "silu", "silu_backward", "sin", "sqrt", "square",
-    "tanh", "tanh_backward", "threshold_backward", "bitwise_and", "bitwise_or", "bitwise_not",
+    "maximum", "minimum", "ne", "pow", "reciprocal", "relu", "rsqrt", "rsub",
+    "sigmoid", "sign", "silu", "sin", "sqrt", "square",
+    "tanh", "bitwise_and", "bitwise_or", "bitwise_not",
     "bitwise_xor", "clamp_min", "clamp_max", "floor_divide", "remainder", "fmod", "softplus",
     "addcmul", "addcdiv",
 )  # fmt: skip
@@ -67,7 +70,7 @@ def _embedding(call: Call) -> list[Held]:
 def _embedding_backward(call: Call) -> list[Held]:
     grad, index = call.tensor(0), call.tensor(1)
     labels = "abcdefgh"[: len(index.shape)]
-    call.localised.add(2)
+    call.localised |= {2, 5}
     size = call.results[0].shape[0]
     rows = []
     for args in call.local_args:
@@ -102,7 +105,7 @@ def _pick(call: Call) -> list[Held]:
 def _softmax_minus_onehot(call: Call) -> list[Held]:
     _offset_dim(call, call.tensor(0), 1, 4)
     pairs = [(call.tensor(0), "rv"), *((call.tensor(i), "r") for i in (1, 2, 3))]
-    return contract(call, pairs, ["rv"])
+    return contract(call, pairs, ["rv"], linear_in(3))
 
 
 def _grouped(held: Held, num_groups: int) -> Held:
@@ -124,7 +127,11 @@ def _ungrouped(held: Held) -> Held:
 
 
 def _attention(
-    call: Call, operands: list[tuple[Held, str]], results: list[str], num_groups: int
+    call: Call,
+    operands: list[tuple[Held, str]],
+    results: list[str],
+    num_groups: int,
+    linear: Linear = no_partial,
 ) -> list[Held]:
     """Attention: batch and head groups (label g, with r heads each) are free, the rest whole."""
     pairs = [
@@ -136,7 +143,7 @@ def _attention(
         is_grouped = "r" in labels
         shown = _grouped(result, num_groups) if is_grouped else result
         one = Call(call.op, call.args, call.local_args, [shown], call.mesh)
-        (held,) = contract(one, pairs, [labels], whole="rmnef")
+        (held,) = contract(one, pairs, [labels], linear, whole="rmnef")
         found.append(_ungrouped(held) if is_grouped else held)
     return found
 
@@ -162,7 +169,7 @@ def _sdpa_backward(call: Call) -> list[Held]:
         (call.tensor(0), "bgrmf"), (query, "bgrme"), (key, "bgne"), (value, "bgnf"),
         *_mask(call, 4, query), (call.tensor(5), "bgrmf"), (call.tensor(6), "bgrm"),
     ]  # fmt: skip
-    return _attention(call, pairs, ["bgrme", "bgne", "bgnf"], key.shape[1])
+    return _attention(call, pairs, ["bgrme", "bgne", "bgnf"], key.shape[1], first_linear)
 
 
 _IMAGE, _WINDOW, _RESULT = "yxw", "kls", "YXW"
@@ -217,6 +224,10 @@ def _convolution_backward(call: Call) -> list[Held]:
     """Grad, image, weight, bias sizes, ..., groups, mask: gradients of image, weight, bias."""
     _refuse_groups(call.args[9])
     grad, image, weight = (call.tensor(i) for i in range(3))
+    call.localised.add(3)
+    for rank, args in enumerate(call.local_args):
+        if call.args[10][2] and list(args[3]) != [grad.dims[1][rank].size]:
+            raise CheckError(f"rank {rank} has bias size {args[3]}")
     rank = len(image.shape) - 2
     of_grad = (grad, f"no{_RESULT[:rank]}")
     of_image = (image, f"nc{_IMAGE[:rank]}")
@@ -239,7 +250,8 @@ def _pooled(call: Call) -> list[Held]:
         }
         pairs = [_flat(held, "ncyx", call.mesh) for held in call.tensors()]
         one = Call(call.op, call.args, call.local_args, [result], call.mesh)
-        found += contract(one, pairs, ["ncYX"], known=known)
+        linear = first_linear if "backward" in call.op else no_partial
+        found += contract(one, pairs, ["ncYX"], linear, known=known)
     return found
 
 
@@ -275,9 +287,9 @@ def _layer_norm_backward(call: Call) -> list[Held]:
         if not mask[index]:
             found.append(result)
         elif index == 0:
-            found += contract(_only(call, 0), pairs + weights, [labels], whole=inner)
+            found += contract(_only(call, 0), pairs + weights, [labels], first_linear, whole=inner)
         else:
-            found += contract(_only(call, index), pairs, [inner], whole=inner)
+            found += contract(_only(call, index), pairs, [inner], first_linear, whole=inner)
     return found
 
 
@@ -321,8 +333,32 @@ def _dropout(call: Call) -> list[Held]:
     return contract(call, [(held, labels)], [labels], first_linear)
 
 
+_GRADIENT_POINTWISE = (
+    "gelu_backward", "sigmoid_backward", "silu_backward", "tanh_backward", "threshold_backward",
+)  # fmt: skip
+
+
+def _masked_fill(call: Call) -> list[Held]:
+    """Filling with zero is linear."""
+    return pointwise(first_linear if call.args[2] == 0 else no_partial)(call)
+
+
+def _argmax(call: Call) -> list[Held]:
+    """Input, dim, keepdim: the dim is whole."""
+    held = call.tensor(0)
+    dim = call.args[1] % len(held.shape)
+    if held.dims[dim] != whole_dim(held.shape[dim], call.mesh):
+        raise CheckError("searches only a part")
+    inner = Call(call.op, (held, [dim], *call.args[2:]), call.local_args, call.results, call.mesh)
+    return reduction(no_partial, "max")(inner)
+
+
 FAMILIES: dict[str, Family] = {
+    "aten.masked_fill": _masked_fill,
+    "aten.argmax": _argmax,
+    "aten.argmin": _argmax,
     **{f"aten.{name}": pointwise(no_partial) for name in _PLAIN_POINTWISE},
+    **{f"aten.{name}": pointwise(first_linear) for name in _GRADIENT_POINTWISE},
     "aten.add.Tensor": pointwise(all_linear),
     "aten.sub.Tensor": pointwise(all_linear),
     "aten.add.Scalar": pointwise(no_partial),
@@ -334,15 +370,15 @@ FAMILIES: dict[str, Family] = {
     "aten.neg": pointwise(first_linear),
     "aten._to_copy": pointwise(first_linear),
     "aten.clone": pointwise(first_linear),
-    "aten.where.self": pointwise(no_partial),
+    "aten.where.self": pointwise(choice),
     "aten.sum.dim_IntList": reduction(first_linear, "sum"),
     "aten.amax": reduction(no_partial, "max"),
     "aten.amin": reduction(no_partial, "min"),
     "aten._softmax": along(1),
     "aten._log_softmax": along(1),
-    "aten._softmax_backward_data": along(2),
-    "aten._log_softmax_backward_data": along(2),
-    "aten.cumsum": along(1),
+    "aten._softmax_backward_data": along(2, first_linear),
+    "aten._log_softmax_backward_data": along(2, first_linear),
+    "aten.cumsum": along(1, first_linear),
     "aten.mm": products("mk", "kn", result="mn"),
     "aten.bmm": products("bmk", "bkn", result="bmn"),
     "aten.mv": products("mk", "k", result="m"),

@@ -83,7 +83,10 @@ class _SectionWriter:
 
     def _write_instruction(self, index: int, instruction: Instruction) -> None:
         if instruction.reshard is not None:
-            node = self._write_reshard(index, instruction.reshard)
+            node = self._slice_again(index, instruction)
+            if node is None:
+                node = self._write_reshard(index, instruction.reshard)
+            self.values.setdefault(LocalRef(index), node)
         else:
             node = self._write_compute(index, instruction)
         source = self.program.graph_node(instruction.node)
@@ -100,6 +103,16 @@ class _SectionWriter:
             node.meta["local_shape"] = outputs[ref.output].local_shape
             node.meta["local_dtype"] = outputs[ref.output].dtype
         return node
+
+    def _slice_again(self, index: int, instruction: Instruction) -> fx.Node | None:
+        """The node of an equal slice made just before for the same op, as x * x has it."""
+        for earlier in range(index - 1, self.section.first - 1, -1):
+            other = self.program.table.instructions[earlier]
+            if other.node != instruction.node or other.reshard is None:
+                return None
+            if other.reshard == instruction.reshard and other.reshard.kind == "slice":
+                return self.values[LocalRef(earlier)]
+        return None
 
     def _write_compute(self, index: int, instruction: Instruction) -> fx.Node:
         target = self.program.targets[index]
