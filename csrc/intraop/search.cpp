@@ -307,13 +307,16 @@ double Search::fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& m
   size_t num_values = 0;
   std::vector<int32_t> keep;
   for (size_t v = 0; v < reduced.variables().size(); ++v) {
+    const int32_t variable = reduced.variables()[v].reduction_variable;
+    // Values that an earlier call of this round removed have renumbered the others.
+    if (reduction_.variable(variable).costs.size() != marginals[v].size()) continue;
     keep.clear();
     for (size_t a = 0; a < marginals[v].size(); ++a) {
       if (marginals[v][a] <= limit) keep.push_back(static_cast<int32_t>(a));
     }
     num_values += marginals[v].size();
     num_removed += marginals[v].size() - keep.size();
-    reduction_.keepValues(reduced.variables()[v].reduction_variable, keep);
+    reduction_.keepValues(variable, keep);
   }
   if (num_removed > 0) has_fixed_ = true;
   return static_cast<double>(num_removed) / static_cast<double>(std::max<size_t>(1, num_values));
