@@ -12,8 +12,8 @@ namespace {
 class LagrangianSearch {
  public:
   LagrangianSearch(const ReducedProblem& problem, const Elimination& elimination,
-                   const LagrangianOptions& options)
-      : problem_(problem), elimination_(elimination), options_(options) {}
+                   const LagrangianOptions& options, WorkMeter& meter)
+      : problem_(problem), elimination_(elimination), options_(options), meter_(meter) {}
 
   LagrangianResult run(const std::vector<double>& start) {
     std::vector<double> multipliers(static_cast<size_t>(problem_.numRows()), 0.0);
@@ -45,6 +45,8 @@ class LagrangianSearch {
     const auto found = elimination_.solve(weighted->unary, options_.stop);
     if (!found) return false;
     ++result_.num_evaluations;
+    meter_.addRows(elimination_.work());
+    meter_.addSteps(problem_.numVariables() + 10.0);
     if (found->optimum == kInfinity) {
       result_.infeasible = true;
       return false;
@@ -166,6 +168,7 @@ class LagrangianSearch {
   const ReducedProblem& problem_;
   const Elimination& elimination_;
   const LagrangianOptions& options_;
+  WorkMeter& meter_;
   LagrangianResult result_;
   std::vector<int32_t> active_;
   std::vector<double> upper_;
@@ -180,9 +183,9 @@ class LagrangianSearch {
 }  // namespace
 
 LagrangianResult maximiseLagrangian(const ReducedProblem& problem, const Elimination& elimination,
-                                    const LagrangianOptions& options,
+                                    const LagrangianOptions& options, WorkMeter& meter,
                                     const std::vector<double>& start) {
-  return LagrangianSearch(problem, elimination, options).run(start);
+  return LagrangianSearch(problem, elimination, options, meter).run(start);
 }
 
 }  // namespace shardwright

@@ -8,6 +8,7 @@
 
 #include "intraop/elimination.h"
 #include "intraop/weighted_costs.h"
+#include "intraop/work_meter.h"
 
 namespace shardwright {
 
@@ -34,7 +35,7 @@ struct LagrangianResult {
 
 // start: multipliers to begin with (empty = none).
 LagrangianResult maximiseLagrangian(const ReducedProblem& problem, const Elimination& elimination,
-                                    const LagrangianOptions& options,
+                                    const LagrangianOptions& options, WorkMeter& meter,
                                     const std::vector<double>& start = {});
 
 }  // namespace shardwright

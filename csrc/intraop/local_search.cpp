@@ -20,15 +20,18 @@ const MemorySegment* segmentAt(const ReducedVariable& variable, int32_t row) {
 }  // namespace
 
 LocalSearch::LocalSearch(const ReducedProblem& problem, std::vector<int32_t> labels,
-                         std::function<bool()> stop)
+                         WorkMeter& meter, std::function<bool()> stop)
     : problem_(problem),
       labels_(std::move(labels)),
       loads_(problem.overloadOf(labels_)),
+      meter_(meter),
       stop_(std::move(stop)) {}
 
 double LocalSearch::moveCost(int32_t v, int32_t value) const {
   const ReducedVariable& variable = problem_.variables()[static_cast<size_t>(v)];
   const int32_t present = labels_[static_cast<size_t>(v)];
+  meter_.addLookups(
+      1.0 + static_cast<double>(variable.edges_to_later.size() + variable.edges_to_earlier.size()));
   double change =
       variable.costs[static_cast<size_t>(value)] - variable.costs[static_cast<size_t>(present)];
   for (int32_t e : variable.edges_to_later) {
@@ -149,6 +152,8 @@ bool LocalSearch::improvePairs() {
 bool LocalSearch::improvePair(const ReducedEdge& edge) {
   const Matrix& table = problem_.table(edge.table);
   if (static_cast<double>(table.costs.size()) > kMaxPairEntries) return false;
+  meter_.addRows(static_cast<double>(table.costs.size()));
+  meter_.addLookups(4.0 * (table.num_rows + table.num_cols));
   const int32_t present_u = labels_[static_cast<size_t>(edge.u)];
   const int32_t present_v = labels_[static_cast<size_t>(edge.v)];
   const double present = table.at(present_u, present_v);
@@ -201,6 +206,7 @@ bool LocalSearch::improvePair(const ReducedEdge& edge) {
 }
 
 std::vector<LocalSearch::Piece> LocalSearch::piecesOf(const std::vector<int32_t>& other) const {
+  meter_.addLookups(static_cast<double>(labels_.size()));
   std::vector<int32_t> piece_of(labels_.size(), -1);
   std::vector<Piece> pieces;
   const auto differs = [&](int32_t v) {

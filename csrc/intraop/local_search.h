@@ -8,13 +8,14 @@
 
 #include "intraop/reduced_problem.h"
 #include "intraop/row_loads.h"
+#include "intraop/work_meter.h"
 
 namespace shardwright {
 
 class LocalSearch {
  public:
-  // problem must outlive this. stop is asked between moves.
-  LocalSearch(const ReducedProblem& problem, std::vector<int32_t> labels,
+  // problem and meter must outlive this. stop is asked between moves.
+  LocalSearch(const ReducedProblem& problem, std::vector<int32_t> labels, WorkMeter& meter,
               std::function<bool()> stop = {});
 
   const std::vector<int32_t>& labels() const { return labels_; }
@@ -52,6 +53,7 @@ class LocalSearch {
   const ReducedProblem& problem_;
   std::vector<int32_t> labels_;
   RowLoads loads_;
+  WorkMeter& meter_;
   std::function<bool()> stop_;
 };
 

@@ -1,14 +1,11 @@
 #include "intraop/message_dual.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 namespace shardwright {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kFirstSweeps = 30;     // before memory is priced
 constexpr int kFinalSweeps = 20;     // before values are fixed
@@ -19,11 +16,12 @@ constexpr int kStallSweeps = 250;    // sweeps judged together
 
 class MessageDual {
  public:
-  MessageDual(const ReducedProblem& problem, const MessageDualOptions& options)
+  MessageDual(const ReducedProblem& problem, const MessageDualOptions& options, WorkMeter& meter)
       : problem_(problem),
         options_(options),
         passing_(problem),
-        start_(Clock::now()),
+        meter_(meter),
+        start_(meter.seconds()),
         // Bytes are counted in units of the largest slack, to keep the step's numbers near one.
         unit_(1.0) {
     for (int64_t slack : problem.slackBytes()) {
@@ -49,9 +47,8 @@ class MessageDual {
 
  private:
   bool over() const {
-    const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
-    return elapsed > options_.time_limit_s || result_.bound >= options_.target() ||
-           (options_.stop && options_.stop());
+    return meter_.seconds() - start_ > options_.time_limit_s ||
+           result_.bound >= options_.target() || (options_.stop && options_.stop());
   }
 
   // Puts the multipliers into the costs; false when they leave the exact range.
@@ -64,6 +61,9 @@ class MessageDual {
 
   double sweep() {
     const double bound = passing_.sweep();
+    meter_.addMessages(2.0 * problem_.numEntries());
+    meter_.addLookups(
+        4.0 * (problem_.numVariables() + 2.0 * static_cast<double>(problem_.edges().size())));
     ++result_.num_sweeps;
     if (bound > result_.bound) {
       result_.bound = bound;
@@ -174,7 +174,8 @@ class MessageDual {
   const ReducedProblem& problem_;
   const MessageDualOptions& options_;
   MessagePassing passing_;
-  Clock::time_point start_;
+  WorkMeter& meter_;
+  double start_;
   double unit_;
   std::vector<double> multipliers_;
   MessageDualResult result_;
@@ -183,9 +184,9 @@ class MessageDual {
 }  // namespace
 
 MessageDualResult maximiseByMessages(const ReducedProblem& problem,
-                                     const MessageDualOptions& options,
+                                     const MessageDualOptions& options, WorkMeter& meter,
                                      const std::vector<double>& start) {
-  return MessageDual(problem, options).run(start);
+  return MessageDual(problem, options, meter).run(start);
 }
 
 }  // namespace shardwright

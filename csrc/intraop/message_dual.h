@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "intraop/message_passing.h"
+#include "intraop/work_meter.h"
 
 namespace shardwright {
 
 struct MessageDualOptions {
-  double time_limit_s = 10.0;
+  double time_limit_s = 10.0;  // nominal seconds, see WorkMeter
   // Cost of the best known choice: no bound above it is needed, and gains that are small beside
   // what is missing to it count as a stall. Asked again and again, as on_labels may lower it.
   std::function<double()> target;
@@ -30,7 +31,7 @@ struct MessageDualResult {
 
 // start: multipliers to begin with (empty = none).
 MessageDualResult maximiseByMessages(const ReducedProblem& problem,
-                                     const MessageDualOptions& options,
+                                     const MessageDualOptions& options, WorkMeter& meter,
                                      const std::vector<double>& start = {});
 
 }  // namespace shardwright

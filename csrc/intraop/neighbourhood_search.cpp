@@ -17,10 +17,12 @@ constexpr int kMaxEvaluations = 14;
 
 }  // namespace
 
-NeighbourhoodSearch::NeighbourhoodSearch(const ReducedProblem& problem, std::vector<int32_t> labels)
+NeighbourhoodSearch::NeighbourhoodSearch(const ReducedProblem& problem, std::vector<int32_t> labels,
+                                         WorkMeter& meter)
     : problem_(problem),
       labels_(std::move(labels)),
       cost_(problem.costOf(labels_)),
+      meter_(meter),
       visited_(problem.variables().size(), 0) {}
 
 int32_t NeighbourhoodSearch::below(int32_t bound) {
@@ -68,6 +70,9 @@ bool NeighbourhoodSearch::step(const std::function<bool()>& stop) {
   const std::vector<int32_t> block = pickBlock();
   if (block.empty()) return false;
   const ReducedProblem part(problem_, labels_, block);
+  meter_.addLookups(static_cast<double>(problem_.numVariables()));
+  meter_.addSteps(30.0 + 2.0 * static_cast<double>(block.size()));
+  meter_.addMessages(part.numEntries());
   const Elimination elimination(part, {kMaxBlockWork, 1e9});
   if (!elimination.fits()) {
     block_size_ = std::max(4.0, block_size_ * 0.9);
@@ -93,17 +98,17 @@ bool NeighbourhoodSearch::step(const std::function<bool()>& stop) {
   options.max_evaluations = kMaxEvaluations;
   options.stop = stop;
   options.on_labels = [&](const std::vector<int32_t>& labels) {
-    LocalSearch search(part, labels, stop);
+    LocalSearch search(part, labels, meter_, stop);
     if (search.fits()) {
       offer(search);
       return;
     }
-    LocalSearch retreating(part, labels, stop);
+    LocalSearch retreating(part, labels, meter_, stop);
     if (retreating.retreat(best)) {
       retreating.improve(true);
       offer(retreating);
     }
-    LocalSearch adopting(part, best, stop);
+    LocalSearch adopting(part, best, meter_, stop);
     if (adopting.adopt(labels)) {
       adopting.improve(true);
       offer(adopting);
@@ -113,7 +118,7 @@ bool NeighbourhoodSearch::step(const std::function<bool()>& stop) {
       offer(search);
     }
   };
-  maximiseLagrangian(part, elimination, options);
+  maximiseLagrangian(part, elimination, options, meter_);
   if (!(best_cost < cost_before)) return false;
   for (size_t i = 0; i < block.size(); ++i) labels_[static_cast<size_t>(block[i])] = best[i];
   cost_ = problem_.costOf(labels_);

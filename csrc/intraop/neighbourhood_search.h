@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "intraop/reduced_problem.h"
+#include "intraop/work_meter.h"
 
 namespace shardwright {
 
 class NeighbourhoodSearch {
  public:
-  // labels must fit the memory rows. problem must outlive this.
-  NeighbourhoodSearch(const ReducedProblem& problem, std::vector<int32_t> labels);
+  // labels must fit the memory rows. problem and meter must outlive this.
+  NeighbourhoodSearch(const ReducedProblem& problem, std::vector<int32_t> labels, WorkMeter& meter);
 
   const std::vector<int32_t>& labels() const { return labels_; }
   double cost() const { return cost_; }
@@ -29,6 +30,7 @@ class NeighbourhoodSearch {
   const ReducedProblem& problem_;
   std::vector<int32_t> labels_;
   double cost_;
+  WorkMeter& meter_;
   double block_size_ = 24.0;  // follows what elimination can take
   std::mt19937_64 random_{20260101};
   std::vector<uint64_t> visited_;

@@ -81,6 +81,10 @@ double Search::seconds() const {
 
 double Search::secondsLeft() const { return options_.time_limit_s - seconds(); }
 
+double Search::nominalLeft() const {
+  return std::max(0.0, options_.time_limit_s - meter_.seconds());
+}
+
 bool Search::outOfTime() const { return secondsLeft() <= 0.0; }
 
 bool Search::stopped() const {
@@ -126,6 +130,7 @@ Claim Search::run() {
     if (reduce()) return claim();
     const ReducedProblem reduced(reduction_, layout_);
     const size_t values_before = numValues(reduced);
+    const double cutoff_before = cutoff();
     const EliminationLimits limits{options_.max_elimination_work, options_.max_elimination_bytes};
     const Elimination elimination(reduced, limits);
     if (!elimination.fits() || elimination.work() > kLightWork) {
@@ -142,12 +147,18 @@ Claim Search::run() {
     if (enumerate(reduced)) return claim();
     // Another round pays when fixing has removed a good part of the values.
     if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
-    // On wide problems the bound keeps rising: more messages, then more blocks, while time is left.
-    if (!elimination.fits() && !programFits(reduced) &&
-        secondsLeft() > 0.1 * options_.time_limit_s) {
+    // A better incumbent lets the next round fix more, which is what makes a heavy elimination
+    // light.
+    if (elimination.fits() && elimination.work() > kLightWork && cutoff() < cutoff_before &&
+        nominalLeft() > 0.2 * options_.time_limit_s) {
       continue;
     }
-    if (!finishWithIntegerProgram(reduced)) improveByNeighbourhoods(reduced, secondsLeft());
+    // On wide problems the bound keeps rising: more messages, then more blocks, while time is left.
+    if (!elimination.fits() && !programFits(reduced) &&
+        nominalLeft() > 0.1 * options_.time_limit_s) {
+      continue;
+    }
+    if (!finishWithIntegerProgram(reduced)) improveByNeighbourhoods(reduced, nominalLeft());
     return claim();
   }
   return claim();
@@ -177,6 +188,7 @@ bool Search::reduce() {
 
 bool Search::solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination) {
   const Phase phase(*this, "elimination");
+  meter_.addRows(elimination.work());
   const auto result = elimination.solve(costsOf(reduced), [this] { return stopped(); });
   if (!result) return false;
   if (result->optimum == kInfinity) {
@@ -206,8 +218,8 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
     lagrangian_options.on_labels = [&](const std::vector<int32_t>& labels) {
       searchFrom(reduced, labels);
     };
-    result =
-        maximiseLagrangian(reduced, elimination, lagrangian_options, carriedMultipliers(reduced));
+    result = maximiseLagrangian(reduced, elimination, lagrangian_options, meter_,
+                                carriedMultipliers(reduced));
   }
   carryMultipliers(reduced, result.multipliers);
   if (result.infeasible || result.bound > ceiling) {
@@ -223,12 +235,13 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   improveByNeighbourhoods(reduced, neighbourhoodSeconds());
   if (closed()) return true;
   if (elimination.unsharedWork() >
-      std::min(kMaxMarginalWork, kWorkPerSecond * 0.2 * secondsLeft())) {
+      std::min(kMaxMarginalWork, kWorkPerSecond * 0.2 * nominalLeft())) {
     return false;
   }
   const Phase phase(*this, "fixing");
   const std::optional<WeightedCosts> weighted = weightCosts(reduced, result.multipliers);
   if (!weighted) return false;
+  meter_.addRows(4.0 * elimination.unsharedWork());
   auto marginals = elimination.minMarginals(weighted->unary, [this] { return stopped(); });
   if (!marginals || marginals->costs.empty()) return false;
   for (std::vector<double>& costs : marginals->costs) {
@@ -240,11 +253,11 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
 
 double Search::messageSeconds(const ReducedProblem& reduced, const Elimination& elimination) const {
   // Later rounds work on what fixing leaves, from where this one ends.
-  if (!elimination.fits()) return 0.5 * secondsLeft();
+  if (!elimination.fits()) return 0.5 * nominalLeft();
   // As long as the elimination it may spare or shorten: one, or several with memory rows.
   const double per_solve = elimination.work() / kWorkPerSecond;
   const double solves = reduced.numRows() == 0 ? 1.0 : 5.0;
-  return std::min(solves * per_solve, 0.25 * secondsLeft());
+  return std::min(solves * per_solve, 0.25 * nominalLeft());
 }
 
 bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s) {
@@ -260,7 +273,7 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
     dual_options.on_labels = [&](const std::vector<int32_t>& labels) {
       searchFrom(reduced, labels);
     };
-    result = maximiseByMessages(reduced, dual_options, carriedMultipliers(reduced));
+    result = maximiseByMessages(reduced, dual_options, meter_, carriedMultipliers(reduced));
     carryMultipliers(reduced, result.multipliers);
   }
   if (result.bound > ceiling) {
@@ -280,7 +293,7 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
 
 double Search::neighbourhoodSeconds() const {
   // In proportion to what the bound cost, so that quick problems stay quick.
-  return std::min(0.15 * secondsLeft(), 0.5 * seconds() + 0.1);
+  return std::min(0.15 * nominalLeft(), 0.5 * meter_.seconds() + 0.02);
 }
 
 std::vector<double> Search::carriedMultipliers(const ReducedProblem& reduced) const {
@@ -334,12 +347,12 @@ void Search::improveByNeighbourhoods(const ReducedProblem& reduced, double time_
   const auto incumbent = incumbentLabels(reduced);
   if (!incumbent || reduced.numVariables() < 2 || closed()) return;
   const Phase phase(*this, "neighbourhoods");
-  const auto start = Clock::now();
+  const double start = meter_.seconds();
   const auto stop = [&] {
-    return stopped() || std::chrono::duration<double>(Clock::now() - start).count() > time_limit_s;
+    return stopped() || closed() || meter_.seconds() - start > time_limit_s;
   };
-  NeighbourhoodSearch search(reduced, *incumbent);
-  while (!stop() && !closed()) {
+  NeighbourhoodSearch search(reduced, *incumbent, meter_);
+  while (!stop()) {
     if (search.step(stop)) consider(reduced, search.labels());
     report();
   }
@@ -347,25 +360,25 @@ void Search::improveByNeighbourhoods(const ReducedProblem& reduced, double time_
 
 void Search::searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels) {
   // Never more than about half of the time, but always once.
-  if (!incumbent_.empty() && primal_seconds_ > 0.5 * seconds() + 0.01) {
+  if (!incumbent_.empty() && primal_seconds_ > 0.5 * meter_.seconds() + 0.01) {
     const std::vector<int64_t> overload = reduced.overloadOf(labels);
     if (std::all_of(overload.begin(), overload.end(), [](int64_t bytes) { return bytes <= 0; })) {
       consider(reduced, labels);
     }
     return;
   }
-  const auto start = Clock::now();
+  const double start = meter_.seconds();
   const auto stop = [this] { return stopped(); };
   const auto incumbent = incumbentLabels(reduced);
-  LocalSearch search(reduced, labels, stop);
+  LocalSearch search(reduced, labels, meter_, stop);
   if (!search.fits() && incumbent) {
     // From the cheap side towards the incumbent, and from the incumbent towards the cheap side.
-    LocalSearch retreating(reduced, labels, stop);
+    LocalSearch retreating(reduced, labels, meter_, stop);
     if (retreating.retreat(*incumbent)) {
       retreating.improve(true);
       consider(reduced, retreating.labels());
     }
-    LocalSearch adopting(reduced, *incumbent, stop);
+    LocalSearch adopting(reduced, *incumbent, meter_, stop);
     if (adopting.adopt(labels)) {
       adopting.improve(true);
       consider(reduced, adopting.labels());
@@ -375,7 +388,7 @@ void Search::searchFrom(const ReducedProblem& reduced, const std::vector<int32_t
     search.improve(true);
     consider(reduced, search.labels());
   }
-  primal_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  primal_seconds_ += meter_.seconds() - start;
 }
 
 bool Search::enumerate(const ReducedProblem& reduced) {
@@ -398,7 +411,7 @@ bool Search::enumerate(const ReducedProblem& reduced) {
 
 bool Search::programFits(const ReducedProblem& reduced) const {
   return options_.use_integer_program &&
-         integerProgramSize(reduced) <= kProgramEntriesPerSecond * secondsLeft();
+         integerProgramSize(reduced) <= kProgramEntriesPerSecond * nominalLeft();
 }
 
 bool Search::finishWithIntegerProgram(const ReducedProblem& reduced) {

@@ -15,6 +15,7 @@
 #include "intraop/reduced_problem.h"
 #include "intraop/reduction.h"
 #include "intraop/solve.h"
+#include "intraop/work_meter.h"
 
 namespace shardwright {
 
@@ -33,6 +34,9 @@ class Search {
   bool outOfTime() const;
   bool stopped() const;
   double secondsLeft() const;
+  // What is left of the time limit in nominal seconds; decisions depend on it, stopping on the
+  // clock.
+  double nominalLeft() const;
   bool closed() const;
   // More than any choice can cost, in the reduction's units.
   double costCeiling(const ReducedProblem& reduced) const;
@@ -82,7 +86,8 @@ class Search {
   std::optional<int64_t> lower_bound_;
   InfeasibilityProof proof_ = InfeasibilityProof::kNone;
   bool has_fixed_ = false;  // values were removed because of the incumbent's cost
-  double primal_seconds_ = 0.0;
+  WorkMeter meter_;
+  double primal_seconds_ = 0.0;                  // nominal, part of meter_
   std::map<int32_t, double> multiplier_of_row_;  // by layout row; carried from round to round
   std::vector<PhaseTime> phases_;
   std::string phase_name_;
