@@ -155,11 +155,11 @@ bool writeAll(int fd, const void* data, size_t num_bytes) {
 
 // Reads until the worker closes its end; false on timeout or interrupt.
 bool readUntilClosed(int fd, std::vector<char>& received, double time_limit_s,
-                     const std::atomic<bool>* interrupt) {
+                     const std::function<bool()>& stop) {
   const auto start = Clock::now();
   char chunk[1 << 14];
   while (secondsSince(start) < time_limit_s) {
-    if (interrupt && interrupt->load()) return false;
+    if (stop && stop()) return false;
     pollfd waiting{fd, POLLIN, 0};
     const int ready = poll(&waiting, 1, 50);
     if (ready < 0 && errno != EINTR) return false;
@@ -201,8 +201,7 @@ IntegerProgramResult solveIntegerProgram(const ReducedProblem& problem,
   }
   close(ends[1]);
   std::vector<char> received;
-  const bool closed =
-      readUntilClosed(ends[0], received, options.time_limit_s + 0.5, options.interrupt);
+  const bool closed = readUntilClosed(ends[0], received, options.time_limit_s + 0.5, options.stop);
   close(ends[0]);
   if (!closed) kill(worker, SIGKILL);
   int status = 0;

@@ -3,8 +3,8 @@
 // caller.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -18,7 +18,7 @@ struct IntegerProgramOptions {
   std::vector<int32_t> incumbent;
   // Proven lower bound of the residual problem, used to scale the objective.
   double lower_bound = 0.0;
-  const std::atomic<bool>* interrupt = nullptr;
+  std::function<bool()> stop;  // asked about twenty times per second; true kills the worker
 };
 
 struct IntegerProgramResult {

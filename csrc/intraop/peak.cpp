@@ -56,7 +56,8 @@ int64_t memoryFloor(const Problem& problem) {
 }  // namespace
 
 PeakAnswer minimizePeak(const Problem& problem, double time_limit_s,
-                        const std::atomic<bool>* interrupt) {
+                        const std::atomic<bool>* interrupt,
+                        const std::function<void(const SolveProgress&)>& on_progress) {
   const auto start = Clock::now();
   const auto seconds_left = [&] {
     return time_limit_s - std::chrono::duration<double>(Clock::now() - start).count();
@@ -64,6 +65,7 @@ PeakAnswer minimizePeak(const Problem& problem, double time_limit_s,
   const Problem free = withoutCosts(problem).withMemoryLimit(std::nullopt);
   SolveOptions options;
   options.interrupt = interrupt;
+  options.on_progress = on_progress;
   options.smallest_peak_time_s = 0.0;
   options.relative_gap = std::numeric_limits<double>::infinity();  // any valid choice will do
   options.time_limit_s = time_limit_s;

@@ -87,9 +87,12 @@ double Search::nominalLeft() const {
 
 bool Search::outOfTime() const { return secondsLeft() <= 0.0; }
 
-bool Search::stopped() const {
-  return outOfTime() || (options_.interrupt && options_.interrupt->load());
+bool Search::interrupted() {
+  report();
+  return options_.interrupt && options_.interrupt->load();
 }
+
+bool Search::stopped() { return interrupted() || outOfTime(); }
 
 bool Search::closed() const {
   if (incumbent_.empty()) return false;
@@ -419,7 +422,7 @@ bool Search::finishWithIntegerProgram(const ReducedProblem& reduced) {
   const Phase phase(*this, "integer program");
   IntegerProgramOptions program_options;
   program_options.time_limit_s = secondsLeft();
-  program_options.interrupt = options_.interrupt;
+  program_options.stop = [this] { return interrupted(); };
   if (const auto labels = incumbentLabels(reduced)) program_options.incumbent = *labels;
   program_options.lower_bound =
       lower_bound_ ? std::ldexp(static_cast<double>(*lower_bound_), -reduction_.costShift()) : 0.0;

@@ -32,7 +32,9 @@ class Search {
   class Phase;
 
   bool outOfTime() const;
-  bool stopped() const;
+  // Also the heartbeat: lets on_progress speak.
+  bool interrupted();
+  bool stopped();
   double secondsLeft() const;
   // What is left of the time limit in nominal seconds; decisions depend on it, stopping on the
   // clock.

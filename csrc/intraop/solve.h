@@ -57,6 +57,7 @@ struct PeakAnswer {
   bool infeasible = false;      // proven: no choice exists at any limit
 };
 PeakAnswer minimizePeak(const Problem& problem, double time_limit_s,
-                        const std::atomic<bool>* interrupt = nullptr);
+                        const std::atomic<bool>* interrupt = nullptr,
+                        const std::function<void(const SolveProgress&)>& on_progress = {});
 
 }  // namespace shardwright
