@@ -143,8 +143,11 @@ std::string StrategyPool::keyOf(NodeId id) const {
     putAll(key, graph_->graph().meta(value).shape);
     put(key, graph_->graph().meta(value).dtype);
   };
-  for (const ValueRef& operand : node.operands()) {
+  const std::vector<ValueRef> operands = node.operands();
+  for (const ValueRef& operand : operands) {
     putValue(operand);
+    // An operand used twice is read once.
+    put(key, std::find(operands.begin(), operands.end(), operand) - operands.begin());
   }
   for (std::size_t output = 0; output < node.outputs.size(); ++output) {
     putValue({id, static_cast<int>(output)});

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from shardwright import _core
 from shardwright.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,20 +32,39 @@ def data_parallel(step_graph: StepGraph, mesh: Sequence[int]) -> dict[str, str]:
 def zero3(step_graph: StepGraph, mesh: Sequence[int]) -> dict[str, str]:
     """Batch, parameters and state split over all axes; what does not divide stays replicated.
 
+    Of a dim with several atoms (a fused QKV weight) the first that divides is split.
+
     Raises:
         ConfigError: E525 for a batch whose first dim the devices do not divide.
     """
+    from shardwright.planning import sharded_graph
+
     forced = _batch(step_graph, mesh)
-    count = math.prod(mesh)
-    axes = "".join(str(axis) for axis, size in enumerate(mesh) if size > 1)
+    atoms = {
+        node["input_name"]: node["outputs"][0]["atoms"]
+        for node in _core.describe_nodes(sharded_graph(step_graph))
+        if node["input_kind"]
+    }
     for spec in _stored(step_graph):
-        words = ["R"] * len(spec.meta.shape)
-        for dim, size in enumerate(spec.meta.shape):
-            if size % count == 0:
-                words[dim] = f"S{axes}"
-                break
-        forced[spec.name] = " ".join(words) or "R"
+        placements = _split_over_all(atoms[spec.name], mesh)
+        forced[spec.name] = _core.print_spec(atoms[spec.name], placements)
     return forced
+
+
+def _split_over_all(atoms: _core.TensorAtoms, mesh: Sequence[int]) -> list[_core.Placement]:
+    """Shards of the first atom that all axes together divide; replicated if there is none."""
+    count = math.prod(mesh)
+    order = 0
+    placements = [_core.Placement.replicate()] * len(mesh)
+    for dim in atoms.dims:
+        for atom in dim:
+            if atoms.sizes[atom] % count == 0:
+                for axis, size in enumerate(mesh):
+                    if size > 1:
+                        placements[axis] = _core.Placement.shard(atom, order)
+                        order += 1
+                return placements
+    return placements
 
 
 def tensor_parallel(

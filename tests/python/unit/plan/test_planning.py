@@ -177,6 +177,20 @@ def test_zero3_can_be_forced(graph: StepGraph) -> None:
     assert "all_gather" in plan.certificate.collectives
 
 
+def test_zero3_splits_the_heads_of_a_fused_weight(gpt: StepGraph) -> None:
+    # [3 * heads * e, hidden] with 3 parts that 4 devices do not divide, and 4 heads that they do.
+    forced = zero3(gpt, (4,))
+    assert forced["layers.0.attention.qkv.weight"] == "{R,S0,R} R"
+    plan = sw.plan(gpt, mesh=(4,), forced=forced)
+    assert plan.inputs["layers.0.attention.qkv.weight"].text == "{R,S0,R} R"
+
+
+def test_equal_ops_with_one_operand_twice_are_priced_apart() -> None:
+    # Batch norm squares what it also multiplies; search and certificate must agree on each.
+    target, args = zoo.wide_resnet_tiny()
+    assert sw.plan(target, *args, mesh=(2, 2)).certificate.status == "optimal"
+
+
 def test_tensor_parallelism_can_be_forced(graph: StepGraph) -> None:
     weights = {"0.weight": 0, "0.bias": 0, "2.weight": 1}
     plan = sw.plan(graph, mesh=(2, 2), forced=tensor_parallel(graph, (2, 2), weights, axis=1))
