@@ -59,9 +59,10 @@ class _SectionWriter:
         """The section's module."""
         instructions = self.program.table.instructions
         for ref in self.section.takes:
+            # Unique by the instruction's number: where fx has to rename a placeholder, its
+            # generated code assigns the names one after the other and may overwrite one too early.
             name = instructions[ref.instruction].node
-            suffix = f"_{ref.output}" if ref.output else ""
-            node = self.graph.placeholder(f"{name}{suffix}")
+            node = self.graph.placeholder(f"v{ref.instruction}_{ref.output}_{name}")
             self.values[ref] = self._described(node, ref)
         copies: dict[int, list[CopyBack]] = {}
         for copy in self.section.copies:
