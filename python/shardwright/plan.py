@@ -273,7 +273,7 @@ class PlanOrigin:
     shard_all_products: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """How one training step runs on a cluster.
 
@@ -292,8 +292,8 @@ class Plan:
     stages: tuple[StagePlan, ...]
     num_microbatches: int
     certificate: Certificate
-    stats: SearchStats | None = field(default=None, compare=False, repr=False)
-    origin: PlanOrigin | None = field(default=None, compare=False, repr=False)
+    stats: SearchStats | None = field(default=None, compare=False)
+    origin: PlanOrigin | None = field(default=None, compare=False)
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
@@ -325,6 +325,8 @@ class Plan:
         from shardwright.report.text import text_report
 
         return text_report(self)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """The plan as notebooks show it."""

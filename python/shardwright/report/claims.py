@@ -45,5 +45,6 @@ def scope_claim(plan: Plan) -> str:
 
 
 def _trial_text(shape: tuple[int, ...], cost_us: float | None, status: str) -> str:
-    cost = "nothing fits" if cost_us is None else time_text(cost_us)
-    return f"{shape_text(shape)}: {cost} ({status.replace('_', ' ')})"
+    if cost_us is None:
+        return f"{shape_text(shape)}: no plan found that fits"
+    return f"{shape_text(shape)}: {time_text(cost_us)} ({status.replace('_', ' ')})"

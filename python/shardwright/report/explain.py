@@ -27,8 +27,8 @@ class Alternative:
         cost_us: Time of one step of the best plan found with it; None when there is none.
         lower_bound_us: No plan with it is faster, as far as proven; None when nothing fits.
         peak_memory_bytes: Of that plan; None when there is none.
-        status: "optimal", "feasible" or "time_limit" for that plan; "infeasible" when no plan fits
-            the memory; "not tried" when time ran out.
+        status: "optimal", "feasible" or "time_limit" for that plan; "none found that fits" the
+            memory; "not tried" when time ran out.
     """
 
     text: str
@@ -38,7 +38,7 @@ class Alternative:
     status: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Why an input is sharded as it is; prints as text, shows as a table in notebooks.
 
@@ -66,6 +66,8 @@ class Explanation:
             for text, cost, change, peak, status in self._rows()
         ]
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         cells = (
@@ -204,7 +206,7 @@ def _with_forced(
             graph_hash=plan.graph_hash,
         )
     except InfeasibleError:
-        return Alternative(text, None, None, None, "infeasible")
+        return Alternative(text, None, None, None, "none found that fits")
     certificate = result.plan.certificate
     return Alternative(
         text,

@@ -291,16 +291,20 @@ def _certificate(plan: Plan) -> str:
     return f'<dl>{listed}</dl><div class="soft">{said}</div>'
 
 
+def _trial_row(shape: Sequence[int], cost_us: float | None, status: str) -> str:
+    cost = "-" if cost_us is None else time_text(cost_us)
+    verdict = "none found that fits" if cost_us is None else status.replace("_", " ")
+    return (
+        f'<tr><td>{escape(shape_text(shape))}</td><td class="num">{escape(cost)}</td>'
+        f"<td>{escape(verdict)}</td></tr>"
+    )
+
+
 def _search(plan: Plan) -> str:
     """Mesh shapes that were tried, and seconds by phase; empty for a loaded plan."""
     if plan.stats is None:
         return ""
-    rows = "".join(
-        f"<tr><td>{escape(shape_text(shape))}</td>"
-        f'<td class="num">{"-" if cost_us is None else escape(time_text(cost_us))}</td>'
-        f"<td>{escape(status.replace('_', ' '))}</td></tr>"
-        for shape, cost_us, status in plan.stats.trials
-    )
+    rows = "".join(_trial_row(*trial) for trial in plan.stats.trials)
     seconds = plan.stats.seconds
     parts = ", ".join(f"{phase} {seconds_text(spent)}" for phase, spent in seconds.items())
     total = seconds_text(sum(seconds.values()))

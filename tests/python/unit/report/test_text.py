@@ -43,7 +43,7 @@ def test_certificate_says_what_optimal_refers_to() -> None:
     text = " ".join(squeezed(text_report(sample_plan())))
     assert "cost 2.500 ms, lower bound 2.500 ms, gap 0 %" in text
     assert "all shardings of this step on mesh 2 x 4 within the memory" in text
-    assert "8: nothing fits (infeasible)" in text
+    assert "8: no plan found that fits" in text
 
 
 def test_a_gap_is_never_shown_as_none() -> None:
