@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import shardwright as sw
 from shardwright.capture import StepGraph
+from shardwright.zoo.moe import ExpertLayer
 
 
 def plan(graph: StepGraph, mesh: tuple[int, ...], **options: object) -> sw.Plan:
@@ -236,3 +237,61 @@ def test_thin_convolutions_with_batch_norm_are_data_parallel() -> None:
     found = plan(training(nn.Sequential(*layers), [x, x]), (4,))
     assert counts(found) == {"all_reduce": 3 + 4 * 3}
     assert found.inputs["0.weight"].text == "R R R R"
+
+
+def experts_step() -> StepGraph:
+    """32 groups of 32 tokens, 16 experts of 4 seats; a layer in front, so that x has a gradient."""
+    layers = nn.Sequential(nn.Linear(64, 64, bias=False), ExpertLayer(64, 256, 16, 32))
+    x = empty(64, 16, 64)
+    return training(layers, [x, x])
+
+
+@pytest.mark.parametrize("mesh", [(4, 1), (1, 4)])
+def test_experts_are_split_unaided(mesh: tuple[int, ...]) -> None:
+    # Published: 4 all-to-alls of 524,288 bytes and one merged all-reduce, 893,965.
+    found = plan(experts_step(), mesh)
+    assert found.time_us <= 893_965
+    axis = mesh.index(4)
+    assert found.inputs["1.up"].text == f"S{axis} R R"
+    assert found.inputs["1.down"].text == f"S{axis} R R"
+    assert "all_to_all" in counts(found)
+
+
+def test_expert_parallelism_is_four_all_to_alls() -> None:
+    # Tokens and experts split over the same axis: dispatch and combine, forward and backward, of
+    # 16 * 32 * 4 * 64 * 4 = 524,288 bytes; and an all-reduce for each weight in front, 16,384 and
+    # 4,096 bytes. Alpa's all-to-all costs 1 + 3/16 * V * 4/2 + 0.001.
+    forced = {"x": "S0 R R", "1.up": "S0 R R", "1.down": "S0 R R"}
+    found = plan(experts_step(), (4,), forced=forced)
+    exchange = found.certificate.collectives["all_to_all"]
+    assert exchange.count == 4
+    assert exchange.bytes == 4 * 524_288
+    assert counts(found) == {"all_to_all": 4, "all_reduce": 2}
+    by_hand = 4 * (1 + 3 / 16 * 524_288 * 2 + 0.001) + all_reduce(16_384, 4) + all_reduce(4_096, 4)
+    assert found.time_us == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_stored_shards_are_gathered_once_and_again_when_memory_is_short() -> None:
+    # Alpa's flags for ZeRO-2 and ZeRO-3 give one gather and one scatter, and two gathers and one
+    # scatter, merged over the layers; here that is per layer, and the first layer's weight has no
+    # second use, as x has no gradient. No all-reduce.
+    size, batch, num_layers = 256, 1024, 6
+    x = empty(batch, size)
+    graph = training(linear_stack(num_layers, size), [x, x])
+    nodes = graph.graph_module.graph.nodes
+    products = [n.name for n in nodes if n.name.startswith("mm") and n.meta["phase"] == "forward"]
+    forced = {"*.weight": "S0 R", "x": "S0 R", "y": "S0 R"} | dict.fromkeys(products, "S0 R")
+    kept = plan(graph, (4,), forced=forced)
+    assert counts(kept) == {"all_gather": num_layers, "reduce_scatter": num_layers}
+    weight = size * size * 4
+    again = sw.plan(
+        graph,
+        mesh=(4,),
+        cluster=alpa_cluster((4,)),
+        shard_all_products=True,
+        forced=forced,
+        memory_limit=kept.peak_memory_bytes - 3 * weight,
+    )
+    gathers = counts(again)["all_gather"]
+    assert num_layers + 3 <= gathers <= 2 * num_layers - 1
+    assert counts(again) == {"all_gather": gathers, "reduce_scatter": num_layers}
