@@ -89,6 +89,14 @@ def test_conversions_that_cancel_change_nothing(mesh, seed):
     assert sum(simulation.counts.values()) > 5
 
 
+def test_every_argument_of_the_generated_code_has_a_name_of_its_own():
+    graph = capture(step, build())
+    program = Program(graph, round_trip_table(graph, (2, 2), 1))
+    for section in program.for_rank(0, ["a", "b"], torch.device("cpu")).sections:
+        nodes = section.graph_module.graph.find_nodes(op="placeholder")
+        assert len({node.target for node in nodes}) == len(section.section.takes)
+
+
 def test_updates_run_in_place_and_phases_are_sections():
     args = build()
     graph = capture(step, args)
