@@ -47,6 +47,7 @@ def text_report(plan: Plan, *, width: int = _WIDTH, color: bool = False) -> str:
         width=width,
         force_terminal=color,
         color_system="standard" if color else None,
+        force_jupyter=False,
         legacy_windows=False,
         emoji=False,
         markup=False,
