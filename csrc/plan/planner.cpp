@@ -77,16 +77,13 @@ std::map<std::string, ShardingSpec> parseForced(const ShardedGraph& graph,
 class MeshSearch {
  public:
   MeshSearch(const ShardedGraph& graph, const Cluster& cluster, const PlanOptions& options,
-             std::vector<int> shape, std::optional<std::int64_t> limit, double time_limit_s,
-             PlanResult& result)
+             std::vector<int> shape, std::optional<std::int64_t> limit, PlanResult& result)
       : graph_(graph),
         cluster_(cluster),
         options_(options),
         limit_(limit),
         mesh_(std::move(shape), cluster),
-        result_(result),
-        deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                     std::chrono::duration<double>(time_limit_s))) {
+        result_(result) {
     const double microbatches = options.num_microbatches;
     model_options_.phase_weight = {microbatches, microbatches, 1};
     model_options_.shard_all_products = options.shard_all_products;
@@ -95,9 +92,24 @@ class MeshSearch {
     model_ = std::make_unique<Model>(graph, mesh_, cluster, model_options_);
   }
 
+  // Plans without regard to memory, in at most so many seconds. True when the plan fits all the
+  // same and is therefore the answer; bound() holds for every plan of the mesh in any case.
+  bool runUnlimited(double seconds) {
+    setTime(seconds);
+    const Answer answer = solveUnder(std::nullopt);
+    bound_ = answer.lower_bound;
+    if (interrupted_ || answer.choice.empty()) {
+      return false;
+    }
+    certifyChoice(answer.choice, bound_, answer.status == SolveStatus::kTimeLimit);
+    checkPrice(answer.cost);
+    return !limit_ || certified_.peak.bytes <= *limit_;
+  }
+
   // Whether certified choices within the limit were found; where not, certified() is the plan that
   // needs least memory.
-  bool run() {
+  bool run(double seconds) {
+    setTime(seconds);
     std::optional<std::int64_t> limit = limit_;
     std::optional<std::int64_t> bound;
     std::optional<std::int64_t> exceeding;   // least limit whose plan turned out too large
@@ -108,7 +120,7 @@ class MeshSearch {
         return false;
       }
       if (round == 0) {
-        bound = answer.lower_bound;
+        bound = std::max(answer.lower_bound, bound_);  // nullopt is less than any bound
       }
       if (answer.choice.empty()) {
         if (!exceeding) {
@@ -137,9 +149,16 @@ class MeshSearch {
   const StagePlan& stage() const { return stage_; }
   const CertifiedCost& certified() const { return certified_; }
   const Problem& problem() const { return model_->problem(); }
+  const std::vector<int>& shape() const { return mesh_.shape(); }
+  std::int64_t bound() const { return bound_.value_or(0); }
   bool interrupted() const { return interrupted_; }
 
  private:
+  void setTime(double seconds) {
+    deadline_ = Clock::now() +
+                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
   double secondsLeft() const {
     return std::max(0.1, std::chrono::duration<double>(deadline_ - Clock::now()).count());
   }
@@ -206,6 +225,7 @@ class MeshSearch {
   Clock::time_point deadline_;
   ModelOptions model_options_;
   std::unique_ptr<Model> model_;
+  std::optional<std::int64_t> bound_;  // of all plans of the mesh, whatever their memory
   StagePlan stage_;
   CertifiedCost certified_;
   std::atomic<bool> stop_ = false;
@@ -234,6 +254,113 @@ void checkOptions(const PlanOptions& options) {
   }
 }
 
+// All mesh shapes together: first each without regard to memory, which is quick and bounds what the
+// shape can reach, then those that did not fit from the most promising on, until none is left whose
+// bound is below the best plan.
+class PlanSearch {
+ public:
+  PlanSearch(const ShardedGraph& graph, const Cluster& cluster, const PlanOptions& options)
+      : cluster_(cluster),
+        limit_(options.memory_limit_bytes),
+        shapes_(options.mesh_shape ? std::vector<std::vector<int>>{*options.mesh_shape}
+                                   : candidateMeshShapes(cluster.numDevices())),
+        end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                std::chrono::duration<double>(options.time_limit_s))) {
+    if (!limit_ && cluster.memory_bytes > 0) {
+      limit_ = cluster.memory_bytes;
+    }
+    result_.plan.graph_hash = options.graph_hash;
+    result_.plan.cluster = cluster;
+    result_.plan.num_microbatches = options.num_microbatches;
+    for (const std::vector<int>& shape : shapes_) {
+      result_.trials.push_back({shape, -1, "infeasible"});
+      searches_.push_back(
+          std::make_unique<MeshSearch>(graph, cluster, options, shape, limit_, result_));
+    }
+  }
+
+  PlanResult run() {
+    std::vector<std::size_t> remaining;
+    const double parts = limit_ ? 2 : 1;
+    for (std::size_t index = 0; index < searches_.size(); ++index) {
+      const double share = secondsLeft() / parts / static_cast<double>(searches_.size() - index);
+      const bool fits = searches_[index]->runUnlimited(share);
+      if (searches_[index]->interrupted()) {
+        return interrupted();
+      }
+      if (fits) {
+        take(index);
+      } else {
+        remaining.push_back(index);
+      }
+    }
+    std::stable_sort(remaining.begin(), remaining.end(), [&](std::size_t a, std::size_t b) {
+      return searches_[a]->bound() < searches_[b]->bound();
+    });
+    for (std::size_t position = 0; position < remaining.size(); ++position) {
+      const std::size_t index = remaining[position];
+      if (best_cost_ && searches_[index]->bound() >= *best_cost_) {
+        result_.trials[index].status = "slower";
+        continue;
+      }
+      const bool is_last = position + 1 == remaining.size();
+      const bool fits = searches_[index]->run(secondsLeft() / (is_last ? 1 : 2));
+      if (searches_[index]->interrupted()) {
+        return interrupted();
+      }
+      if (fits) {
+        take(index);
+      } else {
+        noteSmallestPeak(index);
+      }
+    }
+    if (!best_cost_) {
+      throwInfeasible(shapes_, limit_, smallest_, cluster_);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  double secondsLeft() const {
+    return std::max(0.1, std::chrono::duration<double>(end_ - Clock::now()).count());
+  }
+
+  PlanResult interrupted() {
+    result_.interrupted = true;
+    return std::move(result_);
+  }
+
+  void take(std::size_t index) {
+    const MeshSearch& search = *searches_[index];
+    const CertifiedCost& certified = search.certified();
+    result_.trials[index].status = certified.certificate.status;
+    result_.trials[index].cost_us = certified.certificate.cost_us;
+    if (!best_cost_ || certified.cost_units < *best_cost_) {
+      best_cost_ = certified.cost_units;
+      result_.plan.stages = {search.stage()};
+      result_.plan.certificate = certified.certificate;
+      result_.num_nodes = static_cast<std::int64_t>(search.problem().numNodes());
+      result_.num_edges = static_cast<std::int64_t>(search.problem().edges().size());
+    }
+  }
+
+  void noteSmallestPeak(std::size_t index) {
+    const CertifiedCost& certified = searches_[index]->certified();
+    if (certified.peak.bytes > 0 && (!smallest_ || certified.peak.bytes < smallest_->peak.bytes)) {
+      smallest_ = SmallestPeak{shapes_[index], certified.peak, certified.largest_tensor};
+    }
+  }
+
+  const Cluster& cluster_;
+  std::optional<std::int64_t> limit_;
+  std::vector<std::vector<int>> shapes_;
+  Clock::time_point end_;
+  PlanResult result_;
+  std::vector<std::unique_ptr<MeshSearch>> searches_;
+  std::optional<std::int64_t> best_cost_;
+  std::optional<SmallestPeak> smallest_;
+};
+
 }  // namespace
 
 std::string bytesText(std::int64_t bytes) {
@@ -254,53 +381,7 @@ std::string bytesText(std::int64_t bytes) {
 
 PlanResult planStep(const ShardedGraph& graph, const Cluster& cluster, const PlanOptions& options) {
   checkOptions(options);
-  std::optional<std::int64_t> limit = options.memory_limit_bytes;
-  if (!limit && cluster.memory_bytes > 0) {
-    limit = cluster.memory_bytes;
-  }
-  const std::vector<std::vector<int>> shapes =
-      options.mesh_shape ? std::vector<std::vector<int>>{*options.mesh_shape}
-                         : candidateMeshShapes(cluster.numDevices());
-  PlanResult result;
-  result.plan.graph_hash = options.graph_hash;
-  result.plan.cluster = cluster;
-  result.plan.num_microbatches = options.num_microbatches;
-  std::optional<std::int64_t> best_cost;
-  std::optional<SmallestPeak> smallest;
-  double time_left_s = options.time_limit_s;
-  for (std::size_t index = 0; index < shapes.size(); ++index) {
-    const auto start = Clock::now();
-    const double share_s = time_left_s / static_cast<double>(shapes.size() - index);
-    MeshSearch search(graph, cluster, options, shapes[index], limit, share_s, result);
-    const bool fits = search.run();
-    time_left_s -= std::chrono::duration<double>(Clock::now() - start).count();
-    if (search.interrupted()) {
-      result.interrupted = true;
-      return result;
-    }
-    const CertifiedCost& certified = search.certified();
-    MeshTrial& trial = result.trials.emplace_back();
-    trial.mesh_shape = shapes[index];
-    trial.status = fits ? certified.certificate.status : "infeasible";
-    if (!fits) {
-      if (certified.peak.bytes > 0 && (!smallest || certified.peak.bytes < smallest->peak.bytes)) {
-        smallest = SmallestPeak{shapes[index], certified.peak, certified.largest_tensor};
-      }
-      continue;
-    }
-    trial.cost_us = certified.certificate.cost_us;
-    if (!best_cost || certified.cost_units < *best_cost) {
-      best_cost = certified.cost_units;
-      result.plan.stages = {search.stage()};
-      result.plan.certificate = certified.certificate;
-      result.num_nodes = static_cast<std::int64_t>(search.problem().numNodes());
-      result.num_edges = static_cast<std::int64_t>(search.problem().edges().size());
-    }
-  }
-  if (!best_cost) {
-    throwInfeasible(shapes, limit, smallest, cluster);
-  }
-  return result;
+  return PlanSearch(graph, cluster, options).run();
 }
 
 }  // namespace shardwright

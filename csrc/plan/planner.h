@@ -37,8 +37,8 @@ struct PlanOptions {
 // What became of one mesh shape.
 struct MeshTrial {
   std::vector<int> mesh_shape;
-  double cost_us = -1;  // -1: nothing fits
-  std::string status;
+  double cost_us = -1;  // -1: no plan
+  std::string status;   // of the certificate; "infeasible"; "slower": bounded above the best plan
 };
 
 struct PlanResult {
@@ -51,7 +51,8 @@ struct PlanResult {
 };
 
 // The fastest plan found that fits. Every candidate mesh shape is modelled, solved and certified by
-// itself; the certificate's cost must equal the solver's to the unit (InternalError [E931]
+// itself, first without regard to memory; under the memory limit only those whose bound is below
+// the best plan. The certificate's cost must equal the solver's to the unit (InternalError [E931]
 // otherwise), and where its peak, which counts copies made for single consumers too, exceeds the
 // limit, the search is repeated under a limit tightened by the excess.
 //

@@ -245,7 +245,8 @@ class SearchStats:
 
     Attributes:
         seconds: By phase: capture, rules, model, solve, certificate.
-        trials: Mesh shapes that were tried: shape, cost in us (None if nothing fits), status.
+        trials: Mesh shapes that were tried: shape, cost in us (None if nothing fits, or if the
+            shape was bounded above the best plan), status.
         num_nodes: Decisions of the integer program of the plan's mesh.
         num_edges: Its cost tables in use.
     """

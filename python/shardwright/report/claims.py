@@ -45,6 +45,8 @@ def scope_claim(plan: Plan) -> str:
 
 
 def _trial_text(shape: tuple[int, ...], cost_us: float | None, status: str) -> str:
+    if cost_us is None and status == "slower":
+        return f"{shape_text(shape)}: bounded above the best plan"
     if cost_us is None:
         return f"{shape_text(shape)}: no plan found that fits"
     return f"{shape_text(shape)}: {time_text(cost_us)} ({status.replace('_', ' ')})"
