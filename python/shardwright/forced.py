@@ -37,18 +37,23 @@ def zero3(step_graph: StepGraph, mesh: Sequence[int]) -> dict[str, str]:
     Raises:
         ConfigError: E525 for a batch whose first dim the devices do not divide.
     """
-    from shardwright.planning import sharded_graph
-
     forced = _batch(step_graph, mesh)
-    atoms = {
-        node["input_name"]: node["outputs"][0]["atoms"]
-        for node in _core.describe_nodes(sharded_graph(step_graph))
-        if node["input_kind"]
-    }
+    atoms = _input_atoms(step_graph)
     for spec in _stored(step_graph):
         placements = _split_over_all(atoms[spec.name], mesh)
         forced[spec.name] = _core.print_spec(atoms[spec.name], placements)
     return forced
+
+
+def _input_atoms(step_graph: StepGraph) -> dict[str, _core.TensorAtoms]:
+    """The atoms of every input, by name."""
+    from shardwright.planning import sharded_graph
+
+    return {
+        node["input_name"]: node["outputs"][0]["atoms"]
+        for node in _core.describe_nodes(sharded_graph(step_graph))
+        if node["input_kind"]
+    }
 
 
 def _split_over_all(atoms: _core.TensorAtoms, mesh: Sequence[int]) -> list[_core.Placement]:
@@ -72,6 +77,8 @@ def tensor_parallel(
 ) -> dict[str, str]:
     """Some weights, with their state, split along `axis` of the mesh.
 
+    Of a dim with several atoms (a fused QKV weight) the first that divides is split.
+
     Args:
         step_graph: The step.
         mesh: Shape of the mesh.
@@ -83,6 +90,7 @@ def tensor_parallel(
     """
     known = {spec.name: spec for spec in step_graph.inputs if spec.kind == "parameter"}
     forced: dict[str, str] = {}
+    atoms = _input_atoms(step_graph)
     for name, dim in weights.items():
         if name not in known:
             raise ConfigError(
@@ -93,12 +101,18 @@ def tensor_parallel(
             )
         shape = known[name].meta.shape
         _check_divides(name, shape, dim, mesh[axis])
-        words = ["R"] * len(shape)
-        words[dim] = f"S{axis}"
+        split = next(
+            (a for a in atoms[name].dims[dim] if atoms[name].sizes[a] % mesh[axis] == 0), None
+        )
+        if split is None:
+            raise _uneven(name, shape, dim, mesh[axis])
+        placements = [_core.Placement.replicate()] * len(mesh)
+        placements[axis] = _core.Placement.shard(split, 0)
+        text = _core.print_spec(atoms[name], placements)
         for spec in _stored(step_graph):
             owner = spec.parameter if spec.kind == "optimizer_state" else spec.name
             if owner == name and spec.meta.shape == shape:
-                forced[spec.name] = " ".join(words)
+                forced[spec.name] = text
     return forced
 
 
@@ -125,9 +139,13 @@ def _batch(step_graph: StepGraph, mesh: Sequence[int]) -> dict[str, str]:
 
 def _check_divides(name: str, shape: Sequence[int], dim: int, count: int) -> None:
     if not -len(shape) <= dim < len(shape) or shape[dim] % count:
-        raise ConfigError(
-            f"dim {dim} of {name} cannot be split evenly over {count} devices.",
-            code="E525",
-            values=[f"{name}: {list(shape)}"],
-            advice=f"a size that {count} divides, or another mesh",
-        )
+        raise _uneven(name, shape, dim, count)
+
+
+def _uneven(name: str, shape: Sequence[int], dim: int, count: int) -> ConfigError:
+    return ConfigError(
+        f"dim {dim} of {name} cannot be split evenly over {count} devices.",
+        code="E525",
+        values=[f"{name}: {list(shape)}"],
+        advice=f"a size that {count} divides, or another mesh",
+    )
