@@ -91,8 +91,8 @@ class Explanation:
             return f"Just as fast: {', '.join(ties)}."
         if tried:
             assert tried[0].cost_us is not None
-            more = _change_text(tried[0].cost_us, self.cost_us)
-            return f"The next best, {tried[0].text}, costs {more}."
+            more = _change_text(tried[0].cost_us, self.cost_us).removeprefix("+")
+            return f"The next best found, {tried[0].text}, costs {more} more."
         return "With no other spec a plan was found."
 
     def _rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -110,10 +110,16 @@ class Explanation:
                     time_text(other.cost_us),
                     _change_text(other.cost_us, self.cost_us),
                     bytes_text(other.peak_memory_bytes),
-                    other.status.replace("_", " "),
+                    self._status_text(other),
                 )
             )
         return rows
+
+    def _status_text(self, other: Alternative) -> str:
+        """Whether the plan is proven, or at least that no plan with the spec beats the chosen."""
+        status = other.status.replace("_", " ")
+        slower = other.lower_bound_us is not None and other.lower_bound_us > self.cost_us
+        return f"{status}, proven slower" if slower and status != "optimal" else status
 
 
 def _change_text(cost_us: float, reference_us: float) -> str:

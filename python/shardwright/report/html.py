@@ -293,7 +293,10 @@ def _certificate(plan: Plan) -> str:
 
 def _trial_row(shape: Sequence[int], cost_us: float | None, status: str) -> str:
     cost = "-" if cost_us is None else time_text(cost_us)
-    verdict = "none found that fits" if cost_us is None else status.replace("_", " ")
+    if cost_us is not None:
+        verdict = status.replace("_", " ")
+    else:
+        verdict = "bounded above the best" if status == "slower" else "none found that fits"
     return (
         f'<tr><td>{escape(shape_text(shape))}</td><td class="num">{escape(cost)}</td>'
         f"<td>{escape(verdict)}</td></tr>"
