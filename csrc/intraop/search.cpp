@@ -22,6 +22,7 @@ constexpr int32_t kMaxExhaustiveVariables = 400;
 // Eliminations below this are repeated freely; above it, message passing goes first.
 constexpr double kLightWork = 5e7;
 constexpr double kWorkPerSecond = 1e9;
+constexpr double kNearBoundWork = 3e8;
 // Min-marginals keep about one byte per entry visited.
 constexpr double kMaxMarginalWork = 6e8;
 // CBC is not started on programs it could not even set up in the time left.
@@ -137,8 +138,10 @@ Claim Search::run() {
     const EliminationLimits limits{options_.max_elimination_work, options_.max_elimination_bytes};
     const Elimination elimination(reduced, limits);
     if (!elimination.fits() || elimination.work() > kLightWork) {
-      if (boundByMessages(reduced, messageSeconds(reduced, elimination))) return claim();
-      if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
+      if (boundByMessages(reduced, messageSeconds(reduced, elimination, round))) return claim();
+      const bool tried_enough =
+          elimination.fits() && meter_.seconds() > 1.5 * elimination.work() / kWorkPerSecond;
+      if (!tried_enough && numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
     }
     if (elimination.fits() && !stopped()) {
       if (reduced.numRows() == 0 ? solveWithoutRows(reduced, elimination)
@@ -254,13 +257,17 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   return false;
 }
 
-double Search::messageSeconds(const ReducedProblem& reduced, const Elimination& elimination) const {
-  // Later rounds work on what fixing leaves, from where this one ends.
-  if (!elimination.fits()) return 0.5 * nominalLeft();
-  // As long as the elimination it may spare or shorten: one, or several with memory rows.
-  const double per_solve = elimination.work() / kWorkPerSecond;
-  const double solves = reduced.numRows() == 0 ? 1.0 : 5.0;
-  return std::min(solves * per_solve, 0.25 * nominalLeft());
+double Search::messageSeconds(const ReducedProblem& reduced, const Elimination& elimination,
+                              int round) const {
+  // What fixing leaves after a short round is quicker to bound, so rounds start short and double.
+  if (elimination.fits()) {
+    return std::min(0.5 * elimination.work() / kWorkPerSecond, 0.25 * nominalLeft());
+  }
+  constexpr double kFirstSweeps = 100.0;
+  WorkMeter sweep;
+  sweep.addMessages(2.0 * reduced.numEntries());
+  const double first = std::max(0.3, kFirstSweeps * sweep.seconds());
+  return std::min(std::ldexp(first, round), 0.5 * nominalLeft());
 }
 
 bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s) {
@@ -288,9 +295,16 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
     return true;
   }
   if (closed()) return true;
-  improveByNeighbourhoods(reduced, neighbourhoodSeconds());
+  const UnaryCosts& marginals = result.marginals.costs;
+  if (marginals.empty()) return false;
+  searchNearBound(reduced, marginals);
   if (closed()) return true;
-  if (!result.marginals.costs.empty()) fixByMarginals(reduced, result.marginals.costs);
+  // When the incumbent is good enough to fix much, bounding what is left pays more than blocks.
+  if (fixableShare(marginals) < 0.2) {
+    improveByNeighbourhoods(reduced, neighbourhoodSeconds());
+    if (closed()) return true;
+  }
+  fixByMarginals(reduced, marginals);
   return false;
 }
 
@@ -316,26 +330,30 @@ void Search::carryMultipliers(const ReducedProblem& reduced,
   }
 }
 
-double Search::fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals) {
+double Search::fixableShare(const UnaryCosts& marginals) const {
   const double limit = cutoff();
-  if (limit == kInfinity) return 0.0;
-  size_t num_removed = 0;
-  size_t num_values = 0;
+  double num_fixable = 0.0;
+  double num_values = 1.0;
+  for (const std::vector<double>& costs : marginals) {
+    num_values += static_cast<double>(costs.size());
+    num_fixable += static_cast<double>(
+        std::count_if(costs.begin(), costs.end(), [&](double cost) { return cost > limit; }));
+  }
+  return num_fixable / num_values;
+}
+
+void Search::fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals) {
+  const double limit = cutoff();
+  if (limit == kInfinity) return;
   std::vector<int32_t> keep;
   for (size_t v = 0; v < reduced.variables().size(); ++v) {
-    const int32_t variable = reduced.variables()[v].reduction_variable;
-    // Values that an earlier call of this round removed have renumbered the others.
-    if (reduction_.variable(variable).costs.size() != marginals[v].size()) continue;
     keep.clear();
     for (size_t a = 0; a < marginals[v].size(); ++a) {
       if (marginals[v][a] <= limit) keep.push_back(static_cast<int32_t>(a));
     }
-    num_values += marginals[v].size();
-    num_removed += marginals[v].size() - keep.size();
-    reduction_.keepValues(variable, keep);
+    if (keep.size() < marginals[v].size()) has_fixed_ = true;
+    reduction_.keepValues(reduced.variables()[v].reduction_variable, keep);
   }
-  if (num_removed > 0) has_fixed_ = true;
-  return static_cast<double>(num_removed) / static_cast<double>(std::max<size_t>(1, num_values));
 }
 
 double Search::numValuesLeft() const {
@@ -344,6 +362,48 @@ double Search::numValuesLeft() const {
     if (variable.alive) count += variable.numValues();
   }
   return count;
+}
+
+void Search::searchNearBound(const ReducedProblem& reduced, const UnaryCosts& marginals) {
+  if (stopped()) return;
+  const Phase phase(*this, "near bound");
+  const double bound =
+      std::ldexp(static_cast<double>(lower_bound_.value_or(0)), -reduction_.costShift());
+  // At most what the incumbent still misses: farther values cannot lead to anything better.
+  double reach = 0.01 * std::max(1.0, std::abs(bound));
+  if (!incumbent_.empty()) reach = std::min(reach, std::max(1.0, cutoff() - bound));
+  constexpr int kMaxTries = 6;
+  for (int i = 0; i < kMaxTries && !stopped(); ++i, reach /= 3.0) {
+    Reduction near = reduction_;
+    std::vector<int32_t> keep;
+    for (size_t v = 0; v < marginals.size(); ++v) {
+      const double best = *std::min_element(marginals[v].begin(), marginals[v].end());
+      keep.clear();
+      for (size_t a = 0; a < marginals[v].size(); ++a) {
+        if (marginals[v][a] - best <= reach) keep.push_back(static_cast<int32_t>(a));
+      }
+      near.keepValues(reduced.variables()[v].reduction_variable, keep);
+    }
+    PresolveOptions presolve_options;
+    presolve_options.out_of_time = [this] { return stopped(); };
+    presolve(near, layout_, presolve_options);
+    meter_.addMessages(3.0 * reduced.numEntries());
+    if (near.infeasible()) return;
+    const ReducedProblem part(near, layout_);
+    const Elimination elimination(part, {kNearBoundWork, 4e8});
+    if (!elimination.fits()) continue;
+    LagrangianOptions lagrangian_options;
+    lagrangian_options.max_evaluations = 8;
+    lagrangian_options.stop = [this] { return stopped() || closed(); };
+    lagrangian_options.on_labels = [&](const std::vector<int32_t>& labels) {
+      LocalSearch search(part, labels, meter_, [this] { return stopped(); });
+      if (!search.repair(part.numVariables())) return;
+      if (part.numRows() > 0) search.improve(false);
+      considerChoice(part.expand(near.pool(), search.labels()));
+    };
+    maximiseLagrangian(part, elimination, lagrangian_options, meter_, carriedMultipliers(part));
+    return;
+  }
 }
 
 void Search::improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s) {

@@ -50,7 +50,8 @@ class Search {
   bool solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination);
   bool boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination);
   bool boundByMessages(const ReducedProblem& reduced, double time_limit_s);
-  double messageSeconds(const ReducedProblem& reduced, const Elimination& elimination) const;
+  double messageSeconds(const ReducedProblem& reduced, const Elimination& elimination,
+                        int round) const;
   bool enumerate(const ReducedProblem& reduced);
   bool programFits(const ReducedProblem& reduced) const;
   bool finishWithIntegerProgram(const ReducedProblem& reduced);
@@ -59,9 +60,13 @@ class Search {
   void searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels);
   // Re-solves blocks around the incumbent for some seconds.
   void improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s);
+  // Solves exactly on the values the bound finds nearly as good as the best, for a good incumbent.
+  void searchNearBound(const ReducedProblem& reduced, const UnaryCosts& marginals);
   // Removes values that no choice as cheap as the incumbent takes; marginals[v][a] bounds the cost
-  // of every choice with value a at v. Returns the share of values removed.
-  double fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals);
+  // of every choice with value a at v. They must be those of the reduction's present values.
+  void fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals);
+  // Share of the values that fixByMarginals would remove.
+  double fixableShare(const UnaryCosts& marginals) const;
 
   // Records a choice when it is valid and better than the incumbent.
   bool consider(const ReducedProblem& reduced, std::span<const int32_t> labels);

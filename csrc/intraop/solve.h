@@ -28,7 +28,7 @@ struct SolveOptions {
   // Exact elimination is tried while its work (table entries visited) is at most this.
   double max_elimination_work = 4e9;
   // ... and while the tables it keeps stay below this.
-  double max_elimination_bytes = 8e8;
+  double max_elimination_bytes = 2e9;
   // Small residual problems are searched exhaustively up to this many partial choices.
   size_t max_enumeration_nodes = 200'000;
   // Integer program (CBC) on what the bounds leave over; off leaves the gap unproven.
