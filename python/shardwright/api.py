@@ -44,6 +44,7 @@ class ParallelStep:
         forced: Mapping[str, str] | None,
         timeout: float | timedelta,
         time_limit_s: float,
+        check: bool,
     ) -> None:
         functools.update_wrapper(self, step)
         self._memory_limit = memory_limit
@@ -59,7 +60,9 @@ class ParallelStep:
             "plan": "" if self._given is None else self._given.graph_hash,
             "forced shardings": str(sorted(self._forced.items())),
         }
-        self._session = Session(step, self._make_plan, os.environ, options, _duration(timeout))
+        self._session = Session(
+            step, self._make_plan, os.environ, options, _duration(timeout), check
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One training step."""
@@ -149,6 +152,7 @@ def parallelize(
     forced: Mapping[str, str] | None = None,
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
+    check: bool = True,
 ) -> Callable[[Callable[..., Any]], ParallelStep]: ...
 
 
@@ -163,6 +167,7 @@ def parallelize(
     forced: Mapping[str, str] | None = None,
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
+    check: bool = True,
 ) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
     """Runs a training step written for one device on all processes of the job.
 
@@ -179,6 +184,7 @@ def parallelize(
         forced: specs that inputs must have, see `sw.plan`.
         timeout: of every collective, in seconds.
         time_limit_s: for the search.
+        check: proves every program with the static checker before it runs.
 
     Returns:
         The step, with the attributes `plan` and `program`.
@@ -201,6 +207,7 @@ def parallelize(
             forced=forced,
             timeout=timeout,
             time_limit_s=time_limit_s,
+            check=check,
         )
 
     return decorate if step is None else decorate(step)

@@ -20,12 +20,19 @@ from shardwright.runtime.groups import World
 from shardwright.version import __version__
 
 
+class LostContactError(RuntimeError):
+    """The ranks could not talk to each other; the text is torch's."""
+
+
 def gather_from_all(value: Any, world: World) -> list[Any]:
     """One value per rank, on every rank."""
     if not world.has_group:
         return [value]
     values: list[Any] = [None] * world.size
-    dist.all_gather_object(values, value, group=world.control)
+    try:
+        dist.all_gather_object(values, value, group=world.control)
+    except RuntimeError as error:
+        raise LostContactError(str(error)) from error
     return values
 
 
@@ -34,7 +41,10 @@ def from_first(value: Any, world: World) -> Any:
     if not world.has_group:
         return value
     box = [value if world.rank == 0 else None]
-    dist.broadcast_object_list(box, src=0, group=world.control)
+    try:
+        dist.broadcast_object_list(box, src=0, group=world.control)
+    except RuntimeError as error:
+        raise LostContactError(str(error)) from error
     return box[0]
 
 

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from shardwright.capture import StepArguments, StepGraph, capture, signature, sort_arguments
 from shardwright.capture.optimizers import read_hyper
 from shardwright.errors import CollectiveError, ConfigError
+from shardwright.lowering.check import CheckReport, check_program
 from shardwright.lowering.from_core import lower
 from shardwright.lowering.program import CollectiveSite, Program
 from shardwright.plan import Plan
@@ -92,6 +93,8 @@ class Session:
         environment: environment variables.
         options: what must be equal on all ranks, as text.
         timeout: of collectives.
+        check: whether rank 0 proves every program with the static checker before it runs.
+        check_report: of the newest program, on rank 0.
     """
 
     step: Callable[..., Any]
@@ -99,6 +102,8 @@ class Session:
     environment: Mapping[str, str]
     options: Mapping[str, str]
     timeout: timedelta
+    check: bool = True
+    check_report: CheckReport | None = None
     prepared: dict[Hashable, list[Prepared]] = field(default_factory=dict)
     newest: Prepared | None = None
     world: World | None = None
@@ -114,6 +119,17 @@ class Session:
         """One step on the user's arguments; returns what the user's function returns."""
         try:
             return self._call(args, kwargs)
+        except agreement.LostContactError as error:
+            failure = {
+                "step": self._num_calls,
+                "ordinal": -1,
+                "op": "comparing the ranks",
+                "group": "",
+                "bytes": 0,
+                "reason": str(error),
+            }
+            everyone = list(range(self.world.size)) if self.world is not None else []
+            raise judge(self._heartbeat, failure, None, everyone) from error
         except BaseException as error:
             if self._heartbeat is not None and not isinstance(error, CollectiveError):
                 self._heartbeat.stop(f"left with {type(error).__name__}: {error}"[:200])
@@ -206,6 +222,7 @@ class Session:
         if self.world is None:
             self.world = find_world(self.environment, self._device, self.timeout)
             check_backend(self.world, self._device)
+            self._start_heartbeat(self.world)
         world = self.world
         captured, error = None, None
         try:
@@ -226,7 +243,6 @@ class Session:
                 plan.mesh_shape, program.table.coordinate(world.rank), self._groups
             )
             self._seed = agreement.from_first(int(torch.randint(1 << 62, ()).item()), world)
-            self._start_heartbeat(world)
         text = json.dumps(plan.to_dict(), sort_keys=True)
         agreement.check_facts(agreement.program_facts(text, program, self._groups.names), world)
         hyper = {
@@ -278,6 +294,8 @@ class Session:
             try:
                 plan = self.planner(graph, world.size, self._device, self._mesh, specs)
                 check_mesh_size(plan.mesh_shape, world)
+                if self.check:
+                    self.check_report = check_program(lower(graph, plan))
                 answer = ("plan", json.dumps(plan.to_dict()))
             except Exception as error:
                 answer = ("error", agreement.portable(error))
