@@ -28,7 +28,7 @@ CASES = [
     "gpt_1_3b:p3.16xlarge:1:2x4",
     "wide_resnet_1b:p3.16xlarge:1:8",
     "moe_1_3b:p3.16xlarge:1:8",
-    "llama3_8b:p4d.24xlarge:8:64",
+    "llama3_8b:p5.48xlarge:8:64",
 ]
 
 
