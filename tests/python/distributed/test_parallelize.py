@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tests.python.distributed.process_group import run_ranks
+from tests.python.parity.bug_net import make_step
 from tests.python.parity.clusters import slow_compute
 
 import shardwright as sw
@@ -50,3 +51,37 @@ def test_float64_agrees_to_rounding(target):
         # Adam divides a gradient that is pure rounding (a key bias) by its own size.
         assert worst < 1e-9
         assert kinds
+
+
+def _float64_run(rank, world, mesh):
+    """Changed batch shapes, a scheduler and train/eval mode, against the eager step."""
+    torch.set_default_dtype(torch.float64)
+    step, args = make_step()
+    _, reference = make_step()
+    options = {"mesh": mesh, "cluster": slow_compute(world), "timeout": 60, "time_limit_s": 20}
+    parallel = sw.parallelize(**options)(step)
+    schedulers = [torch.optim.lr_scheduler.StepLR(a[1], 1, 0.5) for a in (args, reference)]
+    worst, plans = 0.0, []
+    for size in (8, 8, 4, 8, 4):
+        losses = []
+        for function, (model, optimizer, tokens, targets) in ((parallel, args), (step, reference)):
+            loss = function(model, optimizer, tokens[:size], targets[:size])
+            losses.append(loss.item())
+        worst = max(worst, abs(losses[0] - losses[1]))
+        plans.append(parallel.plan)
+        for scheduler in schedulers:
+            scheduler.step()
+    stored = [
+        {n: t.text for n, t in plan.inputs.items() if "batch" not in n and "." in n}
+        for plan in plans
+    ]
+    kept = all(s == stored[0] for s in stored)
+    return worst, kept, len({id(p) for p in plans})
+
+
+@pytest.mark.distributed
+def test_new_shapes_are_planned_anew_around_the_state_that_is_already_divided():
+    for worst, kept, num_plans in run_ranks(2, _float64_run, (2,)):
+        assert worst < 1e-12
+        assert kept
+        assert num_plans == 2
