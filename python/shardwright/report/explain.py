@@ -84,8 +84,9 @@ class Explanation:
 
     def _verdict(self) -> str:
         tried = [a for a in self.alternatives if a.cost_us is not None]
-        if any(a.cost_us is not None and a.cost_us < self.cost_us for a in tried):
-            return "A faster plan was found with another spec."
+        faster = [a for a in tried if a.cost_us is not None and a.cost_us < self.cost_us]
+        if faster:
+            return f"A faster plan was found with {faster[0].text}, for the plan is not proven."
         ties = [a.text for a in tried if a.cost_us == self.cost_us]
         if ties:
             return f"Just as fast: {', '.join(ties)}."
