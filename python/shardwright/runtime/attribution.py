@@ -77,6 +77,12 @@ class Heartbeat:
         self._thread.start()
         atexit.register(self.stop, "left")
 
+    def note(self, status: str) -> None:
+        """Publishes a change of this rank's state."""
+        if status != self._status and not self._stop.is_set():
+            self._status = status
+            self._publish()
+
     def stop(self, status: str) -> None:
         """Publishes how this rank leaves, and no more."""
         if self._stop.is_set():

@@ -118,6 +118,8 @@ class Session:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One step on the user's arguments; returns what the user's function returns."""
         try:
+            if self._heartbeat is not None:
+                self._heartbeat.note("running")
             return self._call(args, kwargs)
         except agreement.LostContactError as error:
             failure = {
@@ -132,7 +134,7 @@ class Session:
             raise judge(self._heartbeat, failure, None, everyone) from error
         except BaseException as error:
             if self._heartbeat is not None and not isinstance(error, CollectiveError):
-                self._heartbeat.stop(f"left with {type(error).__name__}: {error}"[:200])
+                self._heartbeat.note(f"raised {type(error).__name__}: {error}"[:200])
             raise
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
