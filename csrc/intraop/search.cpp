@@ -347,12 +347,15 @@ void Search::fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& mar
   if (limit == kInfinity) return;
   std::vector<int32_t> keep;
   for (size_t v = 0; v < reduced.variables().size(); ++v) {
+    const int32_t variable = reduced.variables()[v].reduction_variable;
+    // Values that an earlier call of this round removed have renumbered the others.
+    if (reduction_.variable(variable).costs.size() != marginals[v].size()) continue;
     keep.clear();
     for (size_t a = 0; a < marginals[v].size(); ++a) {
       if (marginals[v][a] <= limit) keep.push_back(static_cast<int32_t>(a));
     }
     if (keep.size() < marginals[v].size()) has_fixed_ = true;
-    reduction_.keepValues(reduced.variables()[v].reduction_variable, keep);
+    reduction_.keepValues(variable, keep);
   }
 }
 
