@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxTighteningRounds = 8;
+constexpr double kSmallestPeakRoundSeconds = 2;
 
 // Adds the seconds it lives to one phase.
 class PhaseTimer {
@@ -203,16 +204,36 @@ class MeshSearch {
     certified_ = certifyPlan(graph_, stage_, mesh_, cluster_, certify_options);
   }
 
-  // The plan that needs least memory: fits, or is what the error reports.
+  // The plan that needs least memory: fits, or is what the error reports. The smallest peak of the
+  // model comes first; it knows neither prices nor the transient copies that a certificate counts,
+  // so cheap plans within a little more than that peak often need less in the end.
   bool useSmallestPeak(std::optional<std::int64_t> bound) {
     const PeakAnswer smallest = [&] {
       const PhaseTimer timer(result_.seconds, "solve");
-      return minimizePeak(model_->problem(), std::clamp(secondsLeft(), 1.0, 10.0), &stop_);
+      return minimizePeak(model_->problem(), std::clamp(secondsLeft(), 1.0, 10.0), &stop_,
+                          [this](const SolveProgress&) { poll(); });
     }();
     if (smallest.choice.empty()) {
       return false;
     }
     certifyChoice(smallest.choice, bound, false);
+    for (const double room : {0.0, 0.01, 0.05, 0.2}) {
+      if (interrupted_ || !limit_ || certified_.peak.bytes <= *limit_) {
+        break;
+      }
+      const StagePlan best_stage = stage_;
+      const CertifiedCost best = certified_;
+      setTime(kSmallestPeakRoundSeconds);
+      const Answer answer = solveUnder(static_cast<std::int64_t>(
+          std::ceil(static_cast<double>(smallest.peak_bytes) * (1 + room))));
+      if (!answer.choice.empty()) {
+        certifyChoice(answer.choice, bound, answer.status == SolveStatus::kTimeLimit);
+      }
+      if (certified_.peak.bytes > best.peak.bytes) {
+        stage_ = best_stage;
+        certified_ = best;
+      }
+    }
     return !limit_ || certified_.peak.bytes <= *limit_;
   }
 

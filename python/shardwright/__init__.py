@@ -20,6 +20,7 @@ from shardwright.errors import (
 from shardwright.plan import Plan
 from shardwright.planning import plan
 from shardwright.rules import register_rule
+from shardwright.solve import SolveResult, solve_ilp
 from shardwright.version import __version__
 
 __all__ = [
@@ -36,10 +37,12 @@ __all__ = [
     "RankMismatchError",
     "RuleError",
     "ShardwrightError",
+    "SolveResult",
     "SolverError",
     "__version__",
     "parallelize",
     "plan",
     "register_rule",
+    "solve_ilp",
     "testing",
 ]
