@@ -127,7 +127,8 @@ def make_decorator(args: argparse.Namespace) -> Callable:
     """`sw.parallelize` with the options of the command line; nothing at all with --eager."""
     if args.eager:
         return lambda step: step
-    options = {}
+    # Enough for a good plan of a model this small; the report says how far from optimal it can be.
+    options = {"time_limit_s": 20.0}
     if args.mesh:
         options["mesh"] = tuple(int(size) for size in args.mesh.split("x"))
     if args.memory_limit:

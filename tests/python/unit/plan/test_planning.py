@@ -271,3 +271,19 @@ def test_interrupt_stops_the_search(gpt: StepGraph) -> None:
     finally:
         timer.cancel()
     assert time.perf_counter() - started < 30
+
+
+def test_a_binding_limit_that_fixes_values_twice_in_a_round():
+    # A search that used the marginals of a reduction already left behind crashed on this one.
+    step, args = zoo.gpt_tiny(batch_size=64)
+    limit = 2_724_238
+    found = sw.plan(
+        step,
+        *args,
+        cluster="p4d.24xlarge:1",
+        mesh=(2, 4),
+        memory_limit=limit,
+        time_limit_s=4,
+    )
+    assert found.certificate.peak_memory_bytes <= limit
+    assert found.certificate.lower_bound_us <= found.certificate.cost_us
