@@ -14,8 +14,9 @@ import torch
 from shardwright.cluster import Cluster
 from shardwright.errors import ConfigError
 from shardwright.plan import Plan
-from shardwright.planning import parse_bytes
+from shardwright.planning import given_cluster, mesh_shape, parse_bytes
 from shardwright.planning import plan as make_plan
+from shardwright.runtime.groups import check_mesh_size
 from shardwright.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ class ParallelStep:
     ) -> None:
         functools.update_wrapper(self, step)
         self._memory_limit = memory_limit
-        self._mesh = (mesh,) if isinstance(mesh, int) else None if mesh is None else tuple(mesh)
-        self._cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+        shape = mesh_shape(mesh)
+        self._mesh = None if shape is None else tuple(shape)
+        self._cluster = None if cluster is None else given_cluster(cluster)
         self._given = Plan.load(plan) if isinstance(plan, (str, Path)) else plan
         self._forced = dict(forced or {})
         self._time_limit_s = time_limit_s
@@ -60,13 +62,25 @@ class ParallelStep:
             "plan": "" if self._given is None else self._given.graph_hash,
             "forced shardings": str(sorted(self._forced.items())),
         }
-        self._session = Session(
-            step, self._make_plan, os.environ, options, _duration(timeout), check
+        duration = _duration(timeout)
+        self._new_session: Callable[[], Session] = functools.partial(
+            Session, step, self._make_plan, os.environ, options, duration, check
         )
+        self._sessions: list[Session] = []
+        self._session = self._new_session()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One training step."""
-        return self._session.call(args, kwargs)
+        """One training step. Each model with its optimizers is divided and kept apart."""
+        self._sessions = [s for s in self._sessions if not s.is_stale]
+        known = next((s for s in self._sessions if s.knows(args, kwargs)), None)
+        if known is None:
+            known = self._new_session()
+        self._session = known
+        try:
+            return known.call(args, kwargs)
+        finally:
+            if known.holds_objects and all(known is not held for held in self._sessions):
+                self._sessions.append(known)
 
     @property
     def plan(self) -> Plan | None:
@@ -93,10 +107,13 @@ class ParallelStep:
         if given is not None and (mesh is None or given.graph_hash == graph.hash()):
             given.validate(graph)
             return given
+        shape = mesh or self._mesh or ((1,) if world_size == 1 else None)
+        if shape is not None:
+            check_mesh_size(shape, world_size)
         return make_plan(
             graph,
             cluster=self._cluster or default_cluster(world_size, device),
-            mesh=mesh or self._mesh or ((1,) if world_size == 1 else None),
+            mesh=shape,
             memory_limit=self._memory_limit,
             forced={**self._forced, **specs},
             time_limit_s=self._time_limit_s,

@@ -66,7 +66,7 @@ def plan(
         RuleError: For an op without a rule.
         InfeasibleError: E203 when nothing fits the memory.
     """
-    shape = _mesh_shape(mesh)
+    shape = mesh_shape(mesh)
     limit = parse_bytes(memory_limit)
     chosen = _cluster(cluster, shape)
     seconds: dict[str, float] = {}
@@ -84,7 +84,7 @@ def plan(
         memory_limit_bytes=limit,
         forced=dict(origin.forced),
         num_microbatches=_integer("num_microbatches", num_microbatches),
-        time_limit_s=float(time_limit_s),
+        time_limit_s=_seconds(time_limit_s),
         shard_all_products=shard_all_products,
         graph_hash=step_graph.hash(),
     )
@@ -129,7 +129,7 @@ def parse_bytes(limit: str | int | float | None) -> int | None:
                 value = float(match[1]) * _UNITS[match[2].lower() or "b"]
             except ValueError:
                 value = math.nan
-    elif not isinstance(limit, bool):
+    elif type(limit) in (int, float):
         value = float(limit)
     if not (math.isfinite(value) and 1 <= value <= 2**62):
         raise ConfigError(
@@ -158,10 +158,15 @@ def _captured(
     return capture(getattr(step, "__wrapped__", step), args, kwargs)
 
 
-def _mesh_shape(mesh: Sequence[int] | int | None) -> list[int] | None:
+def mesh_shape(mesh: Sequence[int] | int | None) -> list[int] | None:
+    """The sizes of a mesh that a user gave.
+
+    Raises:
+        ConfigError: E522 for what is no shape.
+    """
     if mesh is None:
         return None
-    shape: list[Any] = [mesh] if isinstance(mesh, int) else list(mesh)
+    shape: list[Any] = list(mesh) if isinstance(mesh, (list, tuple)) else [mesh]
     good = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in shape)
     if not shape or not good or len(shape) > 4 or isinstance(mesh, bool):
         raise ConfigError(
@@ -184,6 +189,36 @@ def _integer(name: str, value: object) -> int:
     return value
 
 
+def given_cluster(cluster: Cluster | str) -> Cluster:
+    """The cluster a user gave, as an object or a word.
+
+    Raises:
+        ClusterError: E352 to E356 for a word that names none.
+        ConfigError: E522 for another type.
+    """
+    if isinstance(cluster, Cluster):
+        return cluster
+    if isinstance(cluster, str):
+        return Cluster.parse(cluster)
+    raise ConfigError(
+        "cluster must be a Cluster or the name of one.",
+        code="E522",
+        values=[f"cluster: {cluster!r}"],
+        advice='cluster="p3.16xlarge:8"',
+    )
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise ConfigError(
+        "time_limit_s must be a positive number of seconds.",
+        code="E520",
+        values=[f"time_limit_s: {value!r}"],
+        advice="time_limit_s=60",
+    )
+
+
 def _cluster(cluster: Cluster | str | None, shape: list[int] | None) -> Cluster:
     if cluster is None:
         if shape is None:
@@ -193,7 +228,7 @@ def _cluster(cluster: Cluster | str | None, shape: list[int] | None) -> Cluster:
                 advice='cluster=sw.Cluster.preset("p3.16xlarge", nodes=8), or mesh=(2, 4)',
             )
         return Cluster.local_cpu(math.prod(shape))
-    chosen = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    chosen = given_cluster(cluster)
     if shape is not None and not chosen.abstract_axes and math.prod(shape) != chosen.num_devices:
         raise ClusterError(
             "the mesh does not cover the cluster.",

@@ -109,20 +109,20 @@ def check_backend(world: World, device: torch.device) -> None:
         )
 
 
-def check_mesh_size(mesh_shape: Sequence[int], world: World) -> None:
+def check_mesh_size(mesh_shape: Sequence[int], num_processes: int) -> None:
     """Raises ClusterError E357 unless the mesh has as many devices as the world has processes."""
     devices = math.prod(mesh_shape)
-    if devices != world.size:
-        relation = "more" if devices > world.size else "fewer"
+    if devices != num_processes:
+        relation = "more" if devices > num_processes else "fewer"
         raise ClusterError(
             f"the mesh has {relation} devices than there are processes.",
             code="E357",
             values=[
                 f"mesh {tuple(mesh_shape)}: {devices} devices",
-                f"processes: {world.size}",
+                f"processes: {num_processes}",
             ],
             advice=f"start {devices} processes (torchrun --nproc-per-node {devices}), or pass a "
-            f"mesh of {world.size} devices",
+            f"mesh of {num_processes} devices",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -114,6 +115,30 @@ class Session:
     _heartbeat: Heartbeat | None = None
     _seed: int = 0
     _num_calls: int = 0
+    _objects: list[weakref.ref[Any]] = field(default_factory=list)
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether a call came so far that modules were divided."""
+        return bool(self._objects)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a module or optimizer of it no longer exists."""
+        return any(reference() is None for reference in self._objects)
+
+    def knows(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a module or optimizer among the arguments is one of an earlier call."""
+        return any(self._is_known(item) for item in _objects_of(args, kwargs))
+
+    def _is_known(self, item: object) -> bool:
+        return any(reference() is item for reference in self._objects)
+
+    def _check_objects(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What is held under a name must be what the arguments have under it."""
+        new = [item for item in _objects_of(args, kwargs) if not self._is_known(item)]
+        if new and self.state is not None:
+            self.state.check_same(self._held_arguments(args, kwargs))
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One step on the user's arguments; returns what the user's function returns."""
@@ -138,6 +163,7 @@ class Session:
             raise
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_objects(args, kwargs)
         key = signature(args, kwargs)
         leaves = pytree.tree_leaves((args, kwargs))
         ready = self._find(key, leaves)
@@ -149,6 +175,9 @@ class Session:
             if later != key:
                 self.prepared.setdefault(later, []).append(ready)
         self.newest = ready
+        self._objects += [
+            weakref.ref(item) for item in _objects_of(args, kwargs) if not self._is_known(item)
+        ]
         inputs = self._inputs(ready, leaves, hyper)
         results = ready.executor.step(inputs)
         self._num_calls += 1
@@ -172,6 +201,7 @@ class Session:
         """Local value of every graph input; `hyper` has values read before state existed."""
         assert self.state is not None
         assert self._device is not None
+        self.state.refresh()
         inputs: dict[int, Tensor] = dict(ready.fixed)
         batch: dict[str, Tensor] = {}
         for index, spec in enumerate(ready.graph.inputs):
@@ -237,7 +267,7 @@ class Session:
         agreement.check_facts(agreement.step_facts(self.options, graph.inputs, graph.hash()), world)
         plan = self._plan(graph)
         program = lower(graph, plan)
-        check_mesh_size(plan.mesh_shape, world)
+        check_mesh_size(plan.mesh_shape, world.size)
         if self._groups is None:
             self._mesh = plan.mesh_shape
             self._groups = make_groups(plan.mesh_shape, world, self._device, self.timeout)
@@ -277,12 +307,19 @@ class Session:
             return capture(self.step, args, kwargs), sort_arguments(self.step, args, kwargs)
         modules = _leaves_of(args, kwargs, nn.Module)
         optimizers = _leaves_of(args, kwargs, torch.optim.Optimizer)
-        with unsharded_shapes(modules, optimizers) as real:
+        with unsharded_shapes(modules, optimizers):
             graph = capture(self.step, args, kwargs)
+        return graph, self._held_arguments(args, kwargs)
+
+    def _held_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepArguments:
+        """The arguments of a later call, with the tensors they really hold."""
+        modules = _leaves_of(args, kwargs, nn.Module)
+        optimizers = _leaves_of(args, kwargs, torch.optim.Optimizer)
+        with unsharded_shapes(modules, optimizers) as real:
             shown = sort_arguments(self.step, args, kwargs)
         parameters = {name: real[id(p)] for name, p in shown.parameters.items()}
         buffers = {name: real[id(b)] for name, b in shown.buffers.items()}
-        return graph, dataclasses.replace(shown, parameters=parameters, buffers=buffers)
+        return dataclasses.replace(shown, parameters=parameters, buffers=buffers)
 
     def _plan(self, graph: StepGraph) -> Plan:
         """Rank 0's plan, or its error on every rank."""
@@ -292,10 +329,13 @@ class Session:
         answer: tuple[str, Any] = ("", None)
         plan: Plan | None = None
         if world.rank == 0:
-            specs = {} if self.newest is None else _stored_specs(self.newest)
+            stored: dict[str, str] = {}
+            for earlier in (r for group in self.prepared.values() for r in group):
+                stored.update(_stored_specs(earlier))
+            specs = {s.name: stored[s.name] for s in graph.inputs if s.name in stored}
             try:
                 plan = self.planner(graph, world.size, self._device, self._mesh, specs)
-                check_mesh_size(plan.mesh_shape, world)
+                check_mesh_size(plan.mesh_shape, world.size)
                 if self.check:
                     self.check_report = check_program(lower(graph, plan))
                 answer = ("plan", json.dumps(plan.to_dict()))
@@ -319,6 +359,11 @@ class Session:
         if site is not None and self.newest is not None and self.world is not None:
             group = self.newest.program.table.axis_group(self.world.rank, site.axis)
         return judge(self._heartbeat, failure, site, group)
+
+
+def _objects_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    modules = _leaves_of(args, kwargs, nn.Module)
+    return [*modules, *_leaves_of(args, kwargs, torch.optim.Optimizer)]
 
 
 def _leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any], kind: type) -> list[Any]:

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from shardwright.capture import InputSpec, StepArguments
-from shardwright.errors import InternalError
+from shardwright.errors import ConfigError, InternalError
 from shardwright.lowering.program import Program
 from shardwright.lowering.table import Atoms, LocalTensor, Placement, Spec
 from shardwright.runtime.dtensor_form import ShardForm, whole_of
@@ -49,6 +49,32 @@ class ShardedState:
     def specs(self) -> dict[str, Spec]:
         """Spec of every stored tensor: what another plan must keep to."""
         return {name: form.tensor.spec for name, form in self.forms.items()}
+
+    def check_same(self, arguments: StepArguments) -> None:
+        """Refuses arguments that have other tensors or optimizers than those held, by name.
+
+        Raises:
+            ConfigError: E506.
+        """
+        given = {**arguments.parameters, **arguments.buffers}
+        owners_given = {
+            id(p): o for o in arguments.optimizers.values() for g in o.param_groups
+            for p in g["params"]
+        }  # fmt: skip
+        for name, held in self._parameters.items():
+            if name in arguments.parameters and given[name] is not held:
+                _refuse(name, "parameter")
+        for name, (optimizer, parameter, _) in self._state_of.items():
+            owner = owners_given.get(id(self._parameters[parameter]), optimizer)
+            if owner is not optimizer:
+                _refuse(name, "optimizer")
+
+    def refresh(self) -> None:
+        """Follows parameters whose data the user replaced; on a single process only."""
+        if self._groups.device_mesh is None:
+            for name, held in self._parameters.items():
+                if held.data_ptr() != self.locals[name].data_ptr():
+                    self.locals[name] = held.detach()
 
     def adopt(self, program: Program, arguments: StepArguments) -> None:
         """Cuts what `program` stores and this object does not hold yet.
@@ -147,6 +173,11 @@ class ShardedState:
 
     def _hook(self, arguments: StepArguments) -> None:
         """State dicts show plain DTensors and load from any form."""
+        for optimizer in arguments.optimizers.values():
+            if id(optimizer) not in self._hooked:
+                self._hooked.add(id(optimizer))
+                optimizer.register_state_dict_post_hook(self._state_shown)
+                optimizer.register_load_state_dict_post_hook(self._state_loaded)
         if self._groups.device_mesh is None:
             return
         places: dict[int, tuple[nn.Module, dict[str, str]]] = {}
@@ -158,11 +189,6 @@ class ShardedState:
                 self._hooked.add(key)
                 module.register_state_dict_post_hook(self._shown(names))  # type: ignore[no-untyped-call]
                 module.register_load_state_dict_pre_hook(self._loaded(names))  # type: ignore[no-untyped-call]
-        for optimizer in arguments.optimizers.values():
-            if id(optimizer) not in self._hooked:
-                self._hooked.add(id(optimizer))
-                optimizer.register_state_dict_post_hook(self._state_shown)
-                optimizer.register_load_state_dict_post_hook(self._state_loaded)
 
     def _shown(self, names: Mapping[str, str]) -> Any:
         def hook(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -212,6 +238,16 @@ class ShardedState:
             elif value is not None:
                 self.locals[name].fill_(value)
         self._install_state()
+
+
+def _refuse(name: str, kind: str) -> None:
+    raise ConfigError(
+        f"the step was called with another {kind} than the one it holds.",
+        code="E506",
+        values=[f"{name} belongs to an object of an earlier call"],
+        advice="keep model and optimizer together; load a state dict to change their values, or "
+        "decorate the function once more for the new object",
+    )
 
 
 def _packed_numbers(optimizer: Optimizer) -> dict[int, int]:
