@@ -99,6 +99,28 @@ bool Model::Impl::isBroadcast(NodeId node, int output) const {
   return ops().meta({node, output}).numElements() > ops().meta(operand).numElements();
 }
 
+namespace {
+
+// "dim 0 has 7 elements, which 2 devices do not divide" for each dim that `spec` cannot split.
+std::vector<std::string> unevenDims(const TensorAtoms& atoms, const ShardingSpec& spec,
+                                    const std::vector<int>& mesh_shape) {
+  const std::vector<std::int64_t> shards = atomShards(atoms, spec, mesh_shape);
+  std::vector<std::string> lines;
+  for (std::size_t dim = 0; dim < atoms.dims.size(); ++dim) {
+    for (const int atom : atoms.dims[dim]) {
+      const auto index = static_cast<std::size_t>(atom);
+      if (atoms.sizes[index] % shards[index] != 0) {
+        lines.push_back("dim " + std::to_string(dim) + " has " +
+                        std::to_string(atoms.sizes[index]) + " elements, which " +
+                        std::to_string(shards[index]) + " devices do not divide");
+      }
+    }
+  }
+  return lines;
+}
+
+}  // namespace
+
 std::shared_ptr<const StrategySet> Model::Impl::applyForced(NodeId id,
                                                             std::shared_ptr<const StrategySet> set,
                                                             std::set<std::string>& used) {
@@ -116,9 +138,13 @@ std::shared_ptr<const StrategySet> Model::Impl::applyForced(NodeId id,
     }
     if (kept.empty()) {
       const TensorAtoms& atoms = graph->atoms({id, 0});
+      std::vector<std::string> values = {"forced: " + printSpec(atoms, spec)};
+      for (std::string& uneven : unevenDims(atoms, spec, mesh->shape())) {
+        values.push_back(std::move(uneven));
+      }
       throw Error(
           ErrorKind::kPlan, "E312", "the forced sharding of " + name + " is not possible.",
-          {.values = {"forced: " + printSpec(atoms, spec)},
+          {.values = std::move(values),
            .where = node.source,
            .advice = "a spec whose shards divide each dim evenly, or none for this tensor"});
     }

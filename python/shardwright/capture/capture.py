@@ -142,8 +142,8 @@ def _refuse_carried_grad(node: fx.Node, spec: InputSpec, arguments: StepArgument
             "call left",
             code="E109",
             where=arguments.where,
-            advice="call optimizer.zero_grad() in the step, and accumulate over microbatches "
-            "inside the step",
+            advice="let the step end with optimizer.zero_grad() (set_to_none=True, the default: a "
+            "gradient set to zeros is still carried), and accumulate over microbatches inside it",
         )
 
 

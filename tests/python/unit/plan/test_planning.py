@@ -287,3 +287,10 @@ def test_a_binding_limit_that_fixes_values_twice_in_a_round():
     )
     assert found.certificate.peak_memory_bytes <= limit
     assert found.certificate.lower_bound_us <= found.certificate.cost_us
+
+
+def test_a_batch_that_does_not_divide_is_named_with_its_dim():
+    step, args = zoo.mlp_tiny(batch_size=7)
+    with pytest.raises(sw.PlanError, match="dim 0 has 7 elements, which 2 devices") as caught:
+        sw.plan(step, *args, mesh=(2,), forced={"inputs": "S0 R"})
+    assert caught.value.code == "E312"
