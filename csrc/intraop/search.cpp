@@ -229,11 +229,7 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   }
   carryMultipliers(reduced, result.multipliers);
   if (result.infeasible || result.bound > ceiling) {
-    if (incumbent_.empty()) {
-      proof_ = InfeasibilityProof::kDualBound;
-    } else {
-      raiseBound(cutoff());
-    }
+    closeByDualBound();
     return true;
   }
   if (closed()) return true;
@@ -287,11 +283,7 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
     carryMultipliers(reduced, result.multipliers);
   }
   if (result.bound > ceiling) {
-    if (incumbent_.empty()) {
-      proof_ = InfeasibilityProof::kDualBound;
-    } else {
-      raiseBound(cutoff());
-    }
+    closeByDualBound();
     return true;
   }
   if (closed()) return true;
@@ -514,6 +506,14 @@ void Search::considerChoice(std::vector<int32_t> choice) {
   incumbent_ = std::move(choice);
   incumbent_cost_ = found.cost;
   report();
+}
+
+void Search::closeByDualBound() {
+  if (incumbent_.empty()) {
+    proof_ = InfeasibilityProof::kDualBound;
+  } else {
+    raiseBound(cutoff());
+  }
 }
 
 void Search::raiseBound(double bound) {

@@ -74,6 +74,9 @@ class Search {
   // Records a bound on what the reduction still holds, in its (shifted) units. Choices fixed away
   // cost more than the incumbent, so it also bounds all of them once cut to the incumbent's cost.
   void raiseBound(double bound);
+  // Concludes from a dual bound above every choice of interest: there is no choice at all, or none
+  // better than the incumbent.
+  void closeByDualBound();
   // The incumbent in the reduced problem's values, when it is still representable there.
   std::optional<std::vector<int32_t>> incumbentLabels(const ReducedProblem& reduced) const;
   double neighbourhoodSeconds() const;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "bindings/core/bind.h"
+#include "sharding/placement.h"
 #include "sharding/registry.h"
 #include "sharding/rule_text.h"
 #include "sharding/sharded_graph.h"
@@ -17,18 +18,6 @@ namespace py = pybind11;
 namespace shardwright {
 
 namespace {
-
-const char* reduceName(ReduceOp reduce) {
-  switch (reduce) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kMin:
-      return "min";
-  }
-  return "";
-}
 
 const char* editName(ArgEdit::Kind kind) {
   switch (kind) {
@@ -52,7 +41,7 @@ py::dict factorTable(const Factor& factor) {
   py::dict table;
   table["size"] = factor.size;
   table["blocked"] = factor.blocked;
-  table["reduce"] = reduceName(factor.reduce);
+  table["reduce"] = reduceOpName(factor.reduce);
   table["needs_offset"] = factor.needs_offset;
   table["offset_stride"] = factor.offset_stride;
   return table;
@@ -73,7 +62,8 @@ py::dict ruleTable(const ShardingRule& rule) {
   }
   py::list partials;
   for (const PartialRule& partial : rule.partials) {
-    partials.append(py::make_tuple(partial.operands, partial.outputs, reduceName(partial.reduce)));
+    partials.append(
+        py::make_tuple(partial.operands, partial.outputs, reduceOpName(partial.reduce)));
   }
   py::list edits;
   for (const ArgEdit& edit : rule.edits) {
