@@ -29,8 +29,20 @@ class Search {
   double seconds() const;
 
  private:
-  class Phase;
+  // Adds the wall time of a scope to a named phase.
+  class Phase {
+   public:
+    Phase(Search& search, std::string name);
+    ~Phase();
+    Phase(const Phase&) = delete;
+    Phase& operator=(const Phase&) = delete;
 
+   private:
+    Search& search_;
+    std::chrono::steady_clock::time_point start_;
+  };
+
+  // What is known (search_state.cpp).
   bool outOfTime() const;
   // Also the heartbeat: lets on_progress speak.
   bool interrupted();
@@ -40,33 +52,8 @@ class Search {
   // clock.
   double nominalLeft() const;
   bool closed() const;
-  // More than any choice can cost, in the reduction's units.
-  double costCeiling(const ReducedProblem& reduced) const;
   // The incumbent's cost in the reduction's units, or infinity.
   double cutoff() const;
-
-  // Phases. Each returns true when the search is over.
-  bool reduce();
-  bool solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination);
-  bool boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination);
-  bool boundByMessages(const ReducedProblem& reduced, double time_limit_s);
-  double messageSeconds(const ReducedProblem& reduced, const Elimination& elimination,
-                        int round) const;
-  bool enumerate(const ReducedProblem& reduced);
-  bool programFits(const ReducedProblem& reduced) const;
-  bool finishWithIntegerProgram(const ReducedProblem& reduced);
-
-  // Makes the choice fit, improves it and records it; starts and combines with the incumbent.
-  void searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels);
-  // Re-solves blocks around the incumbent for some seconds.
-  void improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s);
-  // Solves exactly on the values the bound finds nearly as good as the best, for a good incumbent.
-  void searchNearBound(const ReducedProblem& reduced, const UnaryCosts& marginals);
-  // Removes values that no choice as cheap as the incumbent takes; marginals[v][a] bounds the cost
-  // of every choice with value a at v. They must be those of the reduction's present values.
-  void fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals);
-  // Share of the values that fixByMarginals would remove.
-  double fixableShare(const UnaryCosts& marginals) const;
 
   // Records a choice when it is valid and better than the incumbent.
   bool consider(const ReducedProblem& reduced, std::span<const int32_t> labels);
@@ -79,12 +66,40 @@ class Search {
   void closeByDualBound();
   // The incumbent in the reduced problem's values, when it is still representable there.
   std::optional<std::vector<int32_t>> incumbentLabels(const ReducedProblem& reduced) const;
-  double neighbourhoodSeconds() const;
   double numValuesLeft() const;
   std::vector<double> carriedMultipliers(const ReducedProblem& reduced) const;
   void carryMultipliers(const ReducedProblem& reduced, const std::vector<double>& multipliers);
   void report();
   Claim claim() const;
+
+  // Phases of the driver (search.cpp). Those that return bool say whether the search is over.
+  bool reduce();
+  bool enumerate(const ReducedProblem& reduced);
+  bool programFits(const ReducedProblem& reduced) const;
+  bool finishWithIntegerProgram(const ReducedProblem& reduced);
+
+  // Phases that raise the bound (search_bounds.cpp).
+  bool solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination);
+  bool boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination);
+  bool boundByMessages(const ReducedProblem& reduced, double time_limit_s);
+  double messageSeconds(const ReducedProblem& reduced, const Elimination& elimination,
+                        int round) const;
+  // More than any choice can cost, in the reduction's units.
+  double costCeiling(const ReducedProblem& reduced) const;
+  // Removes values that no choice as cheap as the incumbent takes; marginals[v][a] bounds the cost
+  // of every choice with value a at v. They must be those of the reduction's present values.
+  void fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals);
+  // Share of the values that fixByMarginals would remove.
+  double fixableShare(const UnaryCosts& marginals) const;
+
+  // Phases that look for a better incumbent (search_primal.cpp).
+  // Makes the choice fit, improves it and records it; starts and combines with the incumbent.
+  void searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels);
+  // Re-solves blocks around the incumbent for some seconds.
+  void improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s);
+  // Solves exactly on the values the bound finds nearly as good as the best, for a good incumbent.
+  void searchNearBound(const ReducedProblem& reduced, const UnaryCosts& marginals);
+  double neighbourhoodSeconds() const;
 
   const Problem& problem_;
   const SolveOptions& options_;

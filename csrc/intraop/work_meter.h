@@ -7,9 +7,11 @@ namespace shardwright {
 
 class WorkMeter {
  public:
+  static constexpr double kRowEntriesPerSecond = 1e9;
+
   double seconds() const { return seconds_; }
   // Visits of table entries in long vectorised rows.
-  void addRows(double entries) { seconds_ += entries * 1e-9; }
+  void addRows(double entries) { seconds_ += entries / kRowEntriesPerSecond; }
   // Entries of message-passing tables, short rows.
   void addMessages(double entries) { seconds_ += entries * 3e-9; }
   // Bookkeeping around one eliminated variable: names, tables, allocation.

@@ -1,0 +1,180 @@
+// Phases of a search that raise the bound, and the values they allow to remove.
+#include <algorithm>
+#include <cmath>
+
+#include "intraop/lagrangian.h"
+#include "intraop/message_dual.h"
+#include "intraop/search.h"
+
+namespace shardwright {
+namespace {
+
+// Min-marginals keep about one byte per entry visited.
+constexpr double kMaxMarginalWork = 6e8;
+
+UnaryCosts costsOf(const ReducedProblem& reduced) {
+  UnaryCosts costs;
+  costs.reserve(reduced.variables().size());
+  for (const ReducedVariable& variable : reduced.variables()) costs.push_back(variable.costs);
+  return costs;
+}
+
+}  // namespace
+
+bool Search::solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination) {
+  const Phase phase(*this, "elimination");
+  meter_.addRows(elimination.work());
+  const auto result = elimination.solve(costsOf(reduced), [this] { return stopped(); });
+  if (!result) return false;
+  if (result->optimum == kInfinity) {
+    if (incumbent_.empty()) {
+      proof_ = InfeasibilityProof::kEnumeration;
+    } else {
+      raiseBound(cutoff());
+    }
+    return true;
+  }
+  consider(reduced, result->labels);
+  raiseBound(result->optimum);
+  return closed();
+}
+
+bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination) {
+  const double ceiling = costCeiling(reduced);
+  LagrangianResult result;
+  {
+    const Phase phase(*this, "lagrangian");
+    LagrangianOptions lagrangian_options;
+    lagrangian_options.stop = [this] { return stopped() || closed(); };
+    // Without costs any positive bound is a proof that nothing fits.
+    if (ceiling <= 0.0) lagrangian_options.tolerance = 64.0 * reduced.quantum();
+    lagrangian_options.target = incumbent_.empty() ? ceiling + 1.0 : cutoff();
+    lagrangian_options.on_bound = [this](double bound) { raiseBound(bound); };
+    lagrangian_options.on_labels = [&](const std::vector<int32_t>& labels) {
+      searchFrom(reduced, labels);
+    };
+    result = maximiseLagrangian(reduced, elimination, lagrangian_options, meter_,
+                                carriedMultipliers(reduced));
+  }
+  carryMultipliers(reduced, result.multipliers);
+  if (result.infeasible || result.bound > ceiling) {
+    closeByDualBound();
+    return true;
+  }
+  if (closed()) return true;
+  if (incumbent_.empty() || stopped() || result.multipliers.empty()) return false;
+  improveByNeighbourhoods(reduced, neighbourhoodSeconds());
+  if (closed()) return true;
+  if (elimination.unsharedWork() >
+      std::min(kMaxMarginalWork, WorkMeter::kRowEntriesPerSecond * 0.2 * nominalLeft())) {
+    return false;
+  }
+  const Phase phase(*this, "fixing");
+  const std::optional<WeightedCosts> weighted = weightCosts(reduced, result.multipliers);
+  if (!weighted) return false;
+  meter_.addRows(4.0 * elimination.unsharedWork());
+  auto marginals = elimination.minMarginals(weighted->unary, [this] { return stopped(); });
+  if (!marginals || marginals->costs.empty()) return false;
+  for (std::vector<double>& costs : marginals->costs) {
+    for (double& cost : costs) cost -= weighted->constant;
+  }
+  fixByMarginals(reduced, marginals->costs);
+  return false;
+}
+
+double Search::messageSeconds(const ReducedProblem& reduced, const Elimination& elimination,
+                              int round) const {
+  // What fixing leaves after a short round is quicker to bound, so rounds start short and double.
+  if (elimination.fits()) {
+    return std::min(0.5 * elimination.work() / WorkMeter::kRowEntriesPerSecond,
+                    0.25 * nominalLeft());
+  }
+  constexpr double kFirstSweeps = 100.0;
+  WorkMeter sweep;
+  sweep.addMessages(2.0 * reduced.numEntries());
+  const double first = std::max(0.3, kFirstSweeps * sweep.seconds());
+  return std::min(std::ldexp(first, round), 0.5 * nominalLeft());
+}
+
+bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s) {
+  const double ceiling = costCeiling(reduced);
+  MessageDualResult result;
+  {
+    const Phase phase(*this, "messages");
+    MessageDualOptions dual_options;
+    dual_options.time_limit_s = time_limit_s;
+    dual_options.target = [&] { return incumbent_.empty() ? ceiling + 1.0 : cutoff(); };
+    dual_options.stop = [this] { return stopped() || closed(); };
+    dual_options.on_bound = [this](double bound) { raiseBound(bound); };
+    dual_options.on_labels = [&](const std::vector<int32_t>& labels) {
+      searchFrom(reduced, labels);
+    };
+    result = maximiseByMessages(reduced, dual_options, meter_, carriedMultipliers(reduced));
+    carryMultipliers(reduced, result.multipliers);
+  }
+  if (result.bound > ceiling) {
+    closeByDualBound();
+    return true;
+  }
+  if (closed()) return true;
+  const UnaryCosts& marginals = result.marginals.costs;
+  if (marginals.empty()) return false;
+  searchNearBound(reduced, marginals);
+  if (closed()) return true;
+  // When the incumbent is good enough to fix much, bounding what is left pays more than blocks.
+  if (fixableShare(marginals) < 0.2) {
+    improveByNeighbourhoods(reduced, neighbourhoodSeconds());
+    if (closed()) return true;
+  }
+  fixByMarginals(reduced, marginals);
+  return false;
+}
+
+double Search::costCeiling(const ReducedProblem& reduced) const {
+  const auto largest = [](const std::vector<double>& costs) {
+    double result = -kInfinity;
+    for (double cost : costs) {
+      if (cost != kInfinity) result = std::max(result, cost);
+    }
+    return result;
+  };
+  std::vector<double> of_table;
+  for (const Matrix& table : reduced.tables()) of_table.push_back(largest(table.costs));
+  double ceiling = reduced.offset();
+  for (const ReducedVariable& variable : reduced.variables()) ceiling += largest(variable.costs);
+  for (const ReducedEdge& edge : reduced.edges()) {
+    ceiling += of_table[static_cast<size_t>(edge.table)];
+  }
+  return ceiling;
+}
+
+double Search::fixableShare(const UnaryCosts& marginals) const {
+  const double limit = cutoff();
+  double num_fixable = 0.0;
+  double num_values = 1.0;
+  for (const std::vector<double>& costs : marginals) {
+    num_values += static_cast<double>(costs.size());
+    num_fixable += static_cast<double>(
+        std::count_if(costs.begin(), costs.end(), [&](double cost) { return cost > limit; }));
+  }
+  return num_fixable / num_values;
+}
+
+void Search::fixByMarginals(const ReducedProblem& reduced, const UnaryCosts& marginals) {
+  const double limit = cutoff();
+  if (limit == kInfinity) return;
+  std::vector<int32_t> keep;
+  for (size_t v = 0; v < reduced.variables().size(); ++v) {
+    const int32_t variable = reduced.variables()[v].reduction_variable;
+    // Values that an earlier call of this round removed have renumbered the others.
+    if (reduction_.variable(variable).costs.size() != marginals[v].size()) continue;
+    keep.clear();
+    for (size_t a = 0; a < marginals[v].size(); ++a) {
+      if (marginals[v][a] <= limit) keep.push_back(static_cast<int32_t>(a));
+    }
+    if (keep.size() < marginals[v].size()) has_fixed_ = true;
+    reduction_.keepValues(variable, keep);
+  }
+}
+
+}  // namespace shardwright

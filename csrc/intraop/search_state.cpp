@@ -1,0 +1,189 @@
+// What a search knows: clock, incumbent, bound, multipliers, and the claim made of them.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "intraop/search.h"
+
+namespace shardwright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+Search::Phase::Phase(Search& search, std::string name) : search_(search), start_(Clock::now()) {
+  search_.phase_name_ = std::move(name);
+  search_.report();
+}
+
+Search::Phase::~Phase() {
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  for (PhaseTime& phase : search_.phases_) {
+    if (phase.phase == search_.phase_name_) {
+      phase.seconds += seconds;
+      return;
+    }
+  }
+  search_.phases_.push_back({search_.phase_name_, seconds});
+}
+
+Search::Search(const Problem& problem, const SolveOptions& options)
+    : problem_(problem),
+      options_(options),
+      start_(Clock::now()),
+      reduction_(problem),
+      layout_(problem),
+      last_report_(start_ - std::chrono::seconds(1)) {}
+
+double Search::seconds() const {
+  return std::chrono::duration<double>(Clock::now() - start_).count();
+}
+
+double Search::secondsLeft() const { return options_.time_limit_s - seconds(); }
+
+double Search::nominalLeft() const {
+  return std::max(0.0, options_.time_limit_s - meter_.seconds());
+}
+
+bool Search::outOfTime() const { return secondsLeft() <= 0.0; }
+
+bool Search::interrupted() {
+  report();
+  return options_.interrupt && options_.interrupt->load();
+}
+
+bool Search::stopped() { return interrupted() || outOfTime(); }
+
+bool Search::closed() const {
+  if (incumbent_.empty()) return false;
+  if (options_.relative_gap == std::numeric_limits<double>::infinity()) return true;
+  if (!lower_bound_) return false;
+  const double distance = static_cast<double>(incumbent_cost_ - *lower_bound_);
+  return distance <= options_.relative_gap * std::abs(static_cast<double>(incumbent_cost_));
+}
+
+double Search::cutoff() const {
+  if (incumbent_.empty()) return kInfinity;
+  // With a shift the incumbent's shifted cost is at most this; cutting above it removes nothing
+  // that is better.
+  return std::floor(std::ldexp(static_cast<double>(incumbent_cost_), -reduction_.costShift()));
+}
+
+bool Search::consider(const ReducedProblem& reduced, std::span<const int32_t> labels) {
+  if (labels.empty() && reduced.numVariables() > 0) return false;
+  const int64_t before = incumbent_cost_;
+  const bool had_one = !incumbent_.empty();
+  considerChoice(reduced.expand(reduction_.pool(), labels));
+  return !incumbent_.empty() && (!had_one || incumbent_cost_ < before);
+}
+
+void Search::considerChoice(std::vector<int32_t> choice) {
+  const Evaluation found = evaluateChoice(problem_, choice);
+  if (!found.valid()) return;
+  if (!incumbent_.empty() && found.cost >= incumbent_cost_) return;
+  incumbent_ = std::move(choice);
+  incumbent_cost_ = found.cost;
+  report();
+}
+
+void Search::raiseBound(double bound) {
+  // Values were only removed from choices that cost more than the incumbent.
+  const double rounded = std::min(std::ceil(bound), has_fixed_ ? cutoff() : kInfinity);
+  if (!(std::abs(rounded) < 9e15)) return;
+  // Rounding down every cost by 2^shift leaves a bound on the true cost.
+  const int64_t units = static_cast<int64_t>(rounded) * (int64_t{1} << reduction_.costShift());
+  if (!lower_bound_ || units > *lower_bound_) {
+    lower_bound_ = units;
+    report();
+  }
+}
+
+void Search::closeByDualBound() {
+  if (incumbent_.empty()) {
+    proof_ = InfeasibilityProof::kDualBound;
+  } else {
+    raiseBound(cutoff());
+  }
+}
+
+std::optional<std::vector<int32_t>> Search::incumbentLabels(const ReducedProblem& reduced) const {
+  if (incumbent_.empty()) return std::nullopt;
+  std::vector<int32_t> labels;
+  for (const ReducedVariable& variable : reduced.variables()) {
+    int32_t label = -1;
+    for (int32_t a = 0; a < variable.numValues() && label < 0; ++a) {
+      const bool matches =
+          std::all_of(variable.members.begin(), variable.members.end(), [&](const Member& member) {
+            return reduction_.pool().list(member.strategies)[static_cast<size_t>(a)] ==
+                   incumbent_[static_cast<size_t>(member.node)];
+          });
+      if (matches) label = a;
+    }
+    if (label < 0) return std::nullopt;
+    labels.push_back(label);
+  }
+  if (reduced.costOf(labels) == kInfinity) return std::nullopt;
+  return labels;
+}
+
+double Search::numValuesLeft() const {
+  double count = 0.0;
+  for (const Variable& variable : reduction_.variables()) {
+    if (variable.alive) count += variable.numValues();
+  }
+  return count;
+}
+
+std::vector<double> Search::carriedMultipliers(const ReducedProblem& reduced) const {
+  std::vector<double> multipliers;
+  for (int32_t row : reduced.layoutRows()) {
+    const auto it = multiplier_of_row_.find(row);
+    multipliers.push_back(it == multiplier_of_row_.end() ? 0.0 : it->second);
+  }
+  return multipliers;
+}
+
+void Search::carryMultipliers(const ReducedProblem& reduced,
+                              const std::vector<double>& multipliers) {
+  multiplier_of_row_.clear();
+  for (size_t i = 0; i < multipliers.size(); ++i) {
+    if (multipliers[i] > 0.0) multiplier_of_row_[reduced.layoutRows()[i]] = multipliers[i];
+  }
+}
+
+void Search::report() {
+  if (!options_.on_progress) return;
+  const auto now = Clock::now();
+  if (now - last_report_ < std::chrono::milliseconds(100)) return;
+  last_report_ = now;
+  SolveProgress progress;
+  progress.phase = phase_name_;
+  if (!incumbent_.empty()) progress.cost = incumbent_cost_;
+  progress.lower_bound = lower_bound_;
+  progress.seconds = seconds();
+  options_.on_progress(progress);
+}
+
+Claim Search::claim() const {
+  Claim result;
+  result.choice = incumbent_;
+  result.cost = incumbent_cost_;
+  result.lower_bound = lower_bound_;
+  result.proof = proof_;
+  if (proof_ != InfeasibilityProof::kNone || (closed() && options_.relative_gap == 0.0)) {
+    result.stop = StopCause::kFinished;
+  } else if (closed()) {
+    result.stop = StopCause::kGapReached;
+  } else if (options_.interrupt && options_.interrupt->load()) {
+    result.stop = StopCause::kInterrupted;
+  } else if (incumbent_.empty() || outOfTime()) {
+    result.stop = StopCause::kTimeLimit;
+  } else {
+    result.stop = StopCause::kFinished;
+  }
+  return result;
+}
+
+}  // namespace shardwright
