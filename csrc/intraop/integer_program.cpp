@@ -3,6 +3,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,6 +50,8 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
   const double spread = has_incumbent ? std::max(1.0, incumbent_cost - options.lower_bound)
                                       : std::max(1.0, std::abs(options.lower_bound) * 0.01);
   const double scale = std::min(1.0, 1e4 / spread);
+  // CBC drops choices that are better by less than its cutoff increment of 1e-5 scaled units.
+  const double dropped = 1.5e-5 / scale;
   CbcProgram program(problem, options.lower_bound, scale);
   std::set<int32_t> rows;
   double best_cost = incumbent_cost;
@@ -55,7 +60,7 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
     if (left < 0.05) return;
     const CbcOutcome outcome = program.solve(left, options.incumbent);
     // Rows only cut off choices, so a bound of any round is a bound of the whole program.
-    const double tolerance = 0.4 + 1e-9 * std::abs(options.lower_bound);
+    const double tolerance = 0.4 + dropped + 1e-9 * std::abs(options.lower_bound);
     if (outcome.labels.empty()) {
       if (outcome.infeasible && !has_incumbent) {
         reply.finished = 1;
@@ -74,8 +79,9 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
       best = outcome.labels;
     }
     if (outcome.optimal) {
-      if (cost > incumbent_cost + 0.5) return;      // a lie: the incumbent is cheaper
-      const double bound = std::ceil(cost - 0.95);  // it may have stopped one unit above the best
+      if (cost > incumbent_cost + 0.5) return;  // a lie: the incumbent is cheaper
+      // It may have stopped one unit above the best, or further where units are too fine for it.
+      const double bound = std::ceil(cost - std::max(0.95, 0.5 + dropped));
       if (!reply.has_bound || bound > reply.bound) {
         reply.has_bound = 1;
         reply.bound = bound;
@@ -132,8 +138,13 @@ bool writeAll(int fd, const void* data, size_t num_bytes) {
   return true;
 }
 
-[[noreturn]] void workerMain(int fd, const ReducedProblem& problem,
+[[noreturn]] void workerMain(int fd, pid_t caller, const ReducedProblem& problem,
                              const IntegerProgramOptions& options) {
+#ifdef __linux__
+  // A caller that is killed takes its worker along (the caller's thread waits while it lives).
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+  if (getppid() != caller) _exit(1);
   const int null_fd = open("/dev/null", O_WRONLY);
   if (null_fd >= 0) {
     dup2(null_fd, STDOUT_FILENO);
@@ -189,6 +200,7 @@ IntegerProgramResult solveIntegerProgram(const ReducedProblem& problem,
   fcntl(ends[0], F_SETFD, FD_CLOEXEC);
   fcntl(ends[1], F_SETFD, FD_CLOEXEC);
   std::fflush(nullptr);
+  const pid_t caller = getpid();
   const pid_t worker = fork();
   if (worker < 0) {
     close(ends[0]);
@@ -197,7 +209,7 @@ IntegerProgramResult solveIntegerProgram(const ReducedProblem& problem,
   }
   if (worker == 0) {
     close(ends[0]);
-    workerMain(ends[1], problem, options);
+    workerMain(ends[1], caller, problem, options);
   }
   close(ends[1]);
   std::vector<char> received;
