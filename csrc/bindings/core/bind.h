@@ -24,5 +24,7 @@ void bindGraph(pybind11::module_& module);
 void bindSharding(pybind11::module_& module);
 // Plans: the search over a whole step, its result and the certificate.
 void bindPlan(pybind11::module_& module);
+// Pipeline schedules, their actions and the check that runs them.
+void bindSchedule(pybind11::module_& module);
 
 }  // namespace shardwright

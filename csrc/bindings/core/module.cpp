@@ -16,4 +16,5 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindSharding(module);
   shardwright::bindProgram(module);
   shardwright::bindPlan(module);
+  shardwright::bindSchedule(module);
 }
