@@ -114,19 +114,25 @@ bool Search::programFits(const ReducedProblem& reduced) const {
 bool Search::finishWithIntegerProgram(const ReducedProblem& reduced) {
   if (stopped() || !programFits(reduced)) return false;
   const Phase phase(*this, "integer program");
-  IntegerProgramOptions program_options;
-  program_options.time_limit_s = secondsLeft();
-  program_options.stop = [this] { return interrupted(); };
-  if (const auto labels = incumbentLabels(reduced)) program_options.incumbent = *labels;
-  program_options.lower_bound =
-      lower_bound_ ? std::ldexp(static_cast<double>(*lower_bound_), -reduction_.costShift()) : 0.0;
-  const IntegerProgramResult result = solveIntegerProgram(reduced, program_options);
-  if (!result.labels.empty()) consider(reduced, result.labels);
-  if (result.infeasible && incumbent_.empty()) {
-    proof_ = InfeasibilityProof::kIntegerProgram;
-    return true;
+  // A wide gap makes the program's units too coarse for a proof; then the first answer leaves a
+  // narrow one, in whose units the second proves.
+  for (int pass = 0; pass < 2 && !stopped() && !closed(); ++pass) {
+    IntegerProgramOptions program_options;
+    program_options.time_limit_s = secondsLeft();
+    program_options.stop = [this] { return interrupted(); };
+    if (const auto labels = incumbentLabels(reduced)) program_options.incumbent = *labels;
+    program_options.lower_bound =
+        lower_bound_ ? std::ldexp(static_cast<double>(*lower_bound_), -reduction_.costShift())
+                     : 0.0;
+    const IntegerProgramResult result = solveIntegerProgram(reduced, program_options);
+    if (!result.labels.empty()) consider(reduced, result.labels);
+    if (result.infeasible && incumbent_.empty()) {
+      proof_ = InfeasibilityProof::kIntegerProgram;
+      return true;
+    }
+    if (result.bound) raiseBound(*result.bound);
+    if (!result.finished) break;
   }
-  if (result.bound) raiseBound(*result.bound);
   return closed();
 }
 
