@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "intraop/min_plus.h"
+
 namespace shardwright {
 namespace {
 
@@ -24,28 +26,48 @@ LocalSearch::LocalSearch(const ReducedProblem& problem, std::vector<int32_t> lab
     : problem_(problem),
       labels_(std::move(labels)),
       loads_(problem.overloadOf(labels_)),
+      is_stale_(labels_.size(), 1),
+      try_single_(labels_.size(), 1),
+      try_pairs_(labels_.size(), 1),
       meter_(meter),
-      stop_(std::move(stop)) {}
+      stop_(std::move(stop)) {
+  size_t num_values = 0;
+  for (const ReducedVariable& variable : problem.variables()) {
+    first_value_.push_back(num_values);
+    num_values += variable.costs.size();
+  }
+  value_costs_.resize(num_values);
+}
 
-double LocalSearch::moveCost(int32_t v, int32_t value) const {
+void LocalSearch::addNeighbours(int32_t v, const ReducedEdge* left_out, double* costs) const {
   const ReducedVariable& variable = problem_.variables()[static_cast<size_t>(v)];
-  const int32_t present = labels_[static_cast<size_t>(v)];
-  meter_.addLookups(
-      1.0 + static_cast<double>(variable.edges_to_later.size() + variable.edges_to_earlier.size()));
-  double change =
-      variable.costs[static_cast<size_t>(value)] - variable.costs[static_cast<size_t>(present)];
+  const size_t n = variable.costs.size();
+  std::copy(variable.costs.begin(), variable.costs.end(), costs);
   for (int32_t e : variable.edges_to_later) {
     const ReducedEdge& edge = problem_.edges()[static_cast<size_t>(e)];
-    const Matrix& table = problem_.table(edge.table);
-    const int32_t other = labels_[static_cast<size_t>(edge.v)];
-    change += table.at(value, other) - table.at(present, other);
+    if (&edge == left_out) continue;
+    min_plus::add(
+        costs, problem_.table(edge.transposed_table).row(labels_[static_cast<size_t>(edge.v)]), n);
   }
   for (int32_t e : variable.edges_to_earlier) {
     const ReducedEdge& edge = problem_.edges()[static_cast<size_t>(e)];
-    const double* row = problem_.table(edge.table).row(labels_[static_cast<size_t>(edge.u)]);
-    change += row[value] - row[present];
+    if (&edge == left_out) continue;
+    min_plus::add(costs, problem_.table(edge.table).row(labels_[static_cast<size_t>(edge.u)]), n);
   }
-  return change;
+  const auto num_edges =
+      static_cast<double>(variable.edges_to_later.size() + variable.edges_to_earlier.size());
+  meter_.addLookups(1.0 + num_edges);
+  meter_.addRows(num_edges * static_cast<double>(n));
+}
+
+const double* LocalSearch::valueCosts(int32_t v) {
+  const auto at = static_cast<size_t>(v);
+  double* costs = &value_costs_[first_value_[at]];
+  if (is_stale_[at]) {
+    addNeighbours(v, nullptr, costs);
+    is_stale_[at] = 0;
+  }
+  return costs;
 }
 
 bool LocalSearch::moveFits(int32_t v, int32_t value) const {
@@ -63,12 +85,30 @@ bool LocalSearch::moveFits(int32_t v, int32_t value) const {
 void LocalSearch::move(int32_t v, int32_t value) {
   const int32_t present = labels_[static_cast<size_t>(v)];
   if (value == present) return;
+  shiftLoads(v, present, value);
+  relabel(v, value);
+}
+
+void LocalSearch::shiftLoads(int32_t v, int32_t from, int32_t to) {
   for (const MemorySegment& segment : problem_.variables()[static_cast<size_t>(v)].memory) {
-    const int64_t change = segment.excess_bytes[static_cast<size_t>(value)] -
-                           segment.excess_bytes[static_cast<size_t>(present)];
+    const int64_t change = segment.excess_bytes[static_cast<size_t>(to)] -
+                           segment.excess_bytes[static_cast<size_t>(from)];
     if (change != 0) loads_.add(segment.row_begin, segment.row_end, change);
   }
+}
+
+void LocalSearch::relabel(int32_t v, int32_t value) {
   labels_[static_cast<size_t>(v)] = value;
+  const auto touch = [&](int32_t w) {
+    is_stale_[static_cast<size_t>(w)] = 1;
+    try_single_[static_cast<size_t>(w)] = 1;
+    try_pairs_[static_cast<size_t>(w)] = 1;
+  };
+  const ReducedVariable& variable = problem_.variables()[static_cast<size_t>(v)];
+  for (int32_t e : variable.edges_to_later) touch(problem_.edges()[static_cast<size_t>(e)].v);
+  for (int32_t e : variable.edges_to_earlier) touch(problem_.edges()[static_cast<size_t>(e)].u);
+  try_single_[static_cast<size_t>(v)] = 1;
+  try_pairs_[static_cast<size_t>(v)] = 1;
 }
 
 bool LocalSearch::repair(int max_moves) {
@@ -84,13 +124,15 @@ bool LocalSearch::repair(int max_moves) {
       const ReducedVariable& variable = problem_.variables()[static_cast<size_t>(v)];
       const MemorySegment* segment = segmentAt(variable, row);
       if (!segment) continue;
+      const double* costs = valueCosts(v);
+      const double present = costs[labels_[static_cast<size_t>(v)]];
       const int64_t held =
           segment->excess_bytes[static_cast<size_t>(labels_[static_cast<size_t>(v)])];
       for (int32_t a = 0; a < variable.numValues(); ++a) {
         const auto freed =
             static_cast<double>(held - segment->excess_bytes[static_cast<size_t>(a)]);
         if (freed <= 0.0) continue;
-        const double change = moveCost(v, a);
+        const double change = costs[a] - present;
         if (!(change < kInfinity)) continue;
         double price =
             std::max(change, 0.0) / std::min(freed, excess) + std::min(change, 0.0) * 1e-12;
@@ -119,31 +161,43 @@ void LocalSearch::improve(bool with_pairs) {
 bool LocalSearch::improveSingles() {
   bool changed = false;
   for (int32_t v = 0; v < problem_.numVariables(); ++v) {
-    if (v % 256 == 0 && stopped()) return false;
-    double best_change = 0.0;
-    int32_t best_value = -1;
-    const int32_t n = problem_.variables()[static_cast<size_t>(v)].numValues();
-    for (int32_t a = 0; a < n; ++a) {
-      if (a == labels_[static_cast<size_t>(v)]) continue;
-      const double change = moveCost(v, a);
-      if (change < best_change && moveFits(v, a)) {
-        best_change = change;
-        best_value = a;
-      }
-    }
-    if (best_value >= 0) {
-      move(v, best_value);
-      changed = true;
-    }
+    if (v % 1024 == 0 && stopped()) return false;
+    if (try_single_[static_cast<size_t>(v)] && improveSingle(v)) changed = true;
   }
   return changed;
+}
+
+bool LocalSearch::improveSingle(int32_t v) {
+  const double* costs = valueCosts(v);
+  const int32_t n = problem_.variables()[static_cast<size_t>(v)].numValues();
+  const double present = costs[labels_[static_cast<size_t>(v)]];
+  double best = present;
+  int32_t best_value = -1;
+  bool is_blocked = false;
+  for (int32_t a = 0; a < n; ++a) {
+    if (!(costs[a] < best)) continue;
+    if (moveFits(v, a)) {
+      best = costs[a];
+      best_value = a;
+    } else {
+      is_blocked = true;
+    }
+  }
+  // Tried again as soon as any pass has moved memory.
+  try_single_[static_cast<size_t>(v)] = is_blocked ? 1 : 0;
+  if (best_value < 0) return false;
+  move(v, best_value);
+  return true;
 }
 
 bool LocalSearch::improvePairs() {
   bool changed = false;
   size_t count = 0;
+  std::vector<char> to_try(labels_.size(), 0);
+  to_try.swap(try_pairs_);
   for (const ReducedEdge& edge : problem_.edges()) {
-    if (++count % 64 == 0 && stopped()) return false;
+    if (++count % 1024 == 0 && stopped()) return false;
+    if (!to_try[static_cast<size_t>(edge.u)] && !to_try[static_cast<size_t>(edge.v)]) continue;
     if (improvePair(edge)) changed = true;
   }
   return changed;
@@ -153,54 +207,42 @@ bool LocalSearch::improvePair(const ReducedEdge& edge) {
   const Matrix& table = problem_.table(edge.table);
   if (static_cast<double>(table.costs.size()) > kMaxPairEntries) return false;
   meter_.addRows(static_cast<double>(table.costs.size()));
-  meter_.addLookups(4.0 * (table.num_rows + table.num_cols));
   const int32_t present_u = labels_[static_cast<size_t>(edge.u)];
   const int32_t present_v = labels_[static_cast<size_t>(edge.v)];
-  const double present = table.at(present_u, present_v);
-  std::vector<double> change_v(static_cast<size_t>(table.num_cols), kInfinity);
   // What each end costs on its own, without the edge between them.
-  const auto alone = [&](int32_t variable, int32_t value) {
-    const ReducedVariable& ends = problem_.variables()[static_cast<size_t>(variable)];
-    const int32_t now = labels_[static_cast<size_t>(variable)];
-    double change = ends.costs[static_cast<size_t>(value)] - ends.costs[static_cast<size_t>(now)];
-    for (int32_t e : ends.edges_to_later) {
-      const ReducedEdge& other = problem_.edges()[static_cast<size_t>(e)];
-      if (&other == &edge) continue;
-      const Matrix& costs = problem_.table(other.table);
-      const int32_t label = labels_[static_cast<size_t>(other.v)];
-      change += costs.at(value, label) - costs.at(now, label);
-    }
-    for (int32_t e : ends.edges_to_earlier) {
-      const ReducedEdge& other = problem_.edges()[static_cast<size_t>(e)];
-      if (&other == &edge) continue;
-      const double* row = problem_.table(other.table).row(labels_[static_cast<size_t>(other.u)]);
-      change += row[value] - row[now];
-    }
-    return change;
-  };
-  for (int32_t b = 0; b < table.num_cols; ++b) {
-    change_v[static_cast<size_t>(b)] = alone(edge.v, b);
-  }
+  costs_u_.resize(static_cast<size_t>(table.num_rows));
+  costs_v_.resize(static_cast<size_t>(table.num_cols));
+  addNeighbours(edge.u, &edge, costs_u_.data());
+  addNeighbours(edge.v, &edge, costs_v_.data());
+  const double present = costs_u_[static_cast<size_t>(present_u)] +
+                         costs_v_[static_cast<size_t>(present_v)] + table.at(present_u, present_v);
   std::vector<std::tuple<double, int32_t, int32_t>> candidates;
   for (int32_t a = 0; a < table.num_rows; ++a) {
-    if (a == present_u) continue;
-    const double change_u = alone(edge.u, a);
-    if (!(change_u < kInfinity)) continue;
+    const double cost_u = costs_u_[static_cast<size_t>(a)];
+    const double* row = table.row(a);
+    if (a == present_u ||
+        !(cost_u + min_plus::leastSum(costs_v_.data(), row, costs_v_.size()) < present)) {
+      continue;
+    }
     for (int32_t b = 0; b < table.num_cols; ++b) {
-      if (b == present_v) continue;
-      const double change = change_u + change_v[static_cast<size_t>(b)] + table.at(a, b) - present;
-      if (change < 0.0) candidates.emplace_back(change, a, b);
+      const double cost = cost_u + costs_v_[static_cast<size_t>(b)] + row[b];
+      if (cost < present && b != present_v) candidates.emplace_back(cost, a, b);
     }
   }
   const size_t tries = std::min(kMaxPairTries, candidates.size());
   std::partial_sort(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(tries),
                     candidates.end());
   for (size_t i = 0; i < tries; ++i) {
-    move(edge.u, std::get<1>(candidates[i]));
-    move(edge.v, std::get<2>(candidates[i]));
-    if (loads_.maximum() <= 0) return true;
-    move(edge.u, present_u);
-    move(edge.v, present_v);
+    const auto [cost, u_value, v_value] = candidates[i];
+    shiftLoads(edge.u, present_u, u_value);
+    shiftLoads(edge.v, present_v, v_value);
+    if (loads_.maximum() <= 0) {
+      relabel(edge.u, u_value);
+      relabel(edge.v, v_value);
+      return true;
+    }
+    shiftLoads(edge.u, u_value, present_u);
+    shiftLoads(edge.v, v_value, present_v);
   }
   return false;
 }

@@ -40,10 +40,16 @@ class LocalSearch {
     double cost_change = 0.0;
   };
 
-  double moveCost(int32_t v, int32_t value) const;
+  // What each value of v costs in all, its neighbours staying as they are.
+  const double* valueCosts(int32_t v);
+  // The same written to `costs`, without one edge (or none).
+  void addNeighbours(int32_t v, const ReducedEdge* left_out, double* costs) const;
   bool moveFits(int32_t v, int32_t value) const;
   void move(int32_t v, int32_t value);
+  void shiftLoads(int32_t v, int32_t from, int32_t to);
+  void relabel(int32_t v, int32_t value);
   bool improveSingles();
+  bool improveSingle(int32_t v);
   bool improvePairs();
   bool improvePair(const ReducedEdge& edge);
   std::vector<Piece> piecesOf(const std::vector<int32_t>& other) const;
@@ -53,6 +59,12 @@ class LocalSearch {
   const ReducedProblem& problem_;
   std::vector<int32_t> labels_;
   RowLoads loads_;
+  std::vector<size_t> first_value_;  // of each variable in value_costs_
+  std::vector<double> value_costs_;
+  std::vector<char> is_stale_;    // value costs of a variable are out of date
+  std::vector<char> try_single_;  // something changed around a variable since its last try
+  std::vector<char> try_pairs_;
+  std::vector<double> costs_u_, costs_v_;  // scratch
   WorkMeter& meter_;
   std::function<bool()> stop_;
 };

@@ -8,11 +8,13 @@ namespace shardwright {
 namespace {
 
 constexpr int kFirstSweeps = 30;     // before memory is priced
+constexpr int kWarmSweeps = 5;       // the same, going on from an earlier run
 constexpr int kFinalSweeps = 20;     // before values are fixed
 constexpr double kAveraging = 0.15;  // share of the new direction
 constexpr int kPatience = 25;        // sweeps without gain before the step shrinks
 constexpr double kGain = 1e-7;       // relative gain that counts
 constexpr int kStallSweeps = 250;    // sweeps judged together
+constexpr int kMarginalSweeps = 40;  // sweeps between looks at the marginals
 
 class MessageDual {
  public:
@@ -33,8 +35,16 @@ class MessageDual {
     multipliers_ = start;
     multipliers_.resize(static_cast<size_t>(problem_.numRows()), 0.0);
     result_.multipliers = multipliers_;
+    direction_.assign(multipliers_.size(), 0.0);
+    if (options_.memory) {
+      options_.memory->recall(problem_, passing_);
+      direction_ = options_.memory->recallDirection(problem_);
+      for (double& component : direction_) component /= unit_;
+      target_gain_ = options_.memory->targetGain();
+    }
     if (price()) {
-      for (int i = 0; i < kFirstSweeps && !over(); ++i) sweep();
+      const int num_first = target_gain_ > 0.0 ? kWarmSweeps : kFirstSweeps;
+      for (int i = 0; i < num_first && !over(); ++i) sweep();
       if (problem_.numRows() == 0) {
         sweepUntilStalled();
       } else {
@@ -42,12 +52,17 @@ class MessageDual {
       }
     }
     finish();
+    if (options_.memory) {
+      options_.memory->store(problem_, passing_);
+      for (double& component : direction_) component *= unit_;
+      options_.memory->storeAscent(problem_, direction_, target_gain_);
+    }
     return std::move(result_);
   }
 
  private:
   bool over() const {
-    return meter_.seconds() - start_ > options_.time_limit_s ||
+    return enough_ || meter_.seconds() - start_ > options_.time_limit_s ||
            result_.bound >= options_.target() || (options_.stop && options_.stop());
   }
 
@@ -60,7 +75,17 @@ class MessageDual {
   }
 
   double sweep() {
-    const double bound = passing_.sweep();
+    double bound = -kInfinity;
+    if (options_.enough && result_.num_sweeps % kMarginalSweeps == kMarginalSweeps - 1) {
+      MarginalResult marginals = passing_.marginals();
+      bound = marginals.optimum;
+      if (options_.enough(marginals)) {
+        result_.marginals = std::move(marginals);
+        enough_ = true;
+      }
+    } else {
+      bound = passing_.sweep();
+    }
     meter_.addMessages(2.0 * problem_.numEntries());
     meter_.addLookups(
         4.0 * (problem_.numVariables() + 2.0 * static_cast<double>(problem_.edges().size())));
@@ -101,11 +126,10 @@ class MessageDual {
 
   // Subgradient ascent whose step aims at a target gain, which follows success and failure.
   void climb() {
-    double target_gain = 0.01 * std::max(1.0, std::abs(result_.bound));
+    if (target_gain_ <= 0.0) target_gain_ = 0.01 * std::max(1.0, std::abs(result_.bound));
     double previous = -kInfinity;
     int since_gain = 0;
     int num_resets = 0;
-    std::vector<double> direction(multipliers_.size(), 0.0);
     double stall_reference = result_.bound;
     int stall_sweep = result_.num_sweeps;
     while (!over()) {
@@ -115,25 +139,25 @@ class MessageDual {
       const double gain = bound - best_before;
       if (gain > 0.0) {
         since_gain = gain > kGain * std::abs(result_.bound) ? 0 : since_gain + 1;
-        if (gain > 0.02 * target_gain) target_gain *= 1.1;
+        if (gain > 0.02 * target_gain_) target_gain_ *= 1.1;
       } else {
         ++since_gain;
-        if (bound < previous) target_gain *= 0.97;
+        if (bound < previous) target_gain_ *= 0.97;
       }
       offerLabels();
-      if (bound < result_.bound - 20.0 * target_gain || since_gain >= kPatience) {
-        target_gain *= 0.7;
+      if (bound < result_.bound - 20.0 * target_gain_ || since_gain >= kPatience) {
+        target_gain_ *= 0.7;
         since_gain = 0;
         multipliers_ = result_.multipliers;
-        for (double& component : direction) component *= 0.5;
-        if (target_gain < kGain * std::abs(result_.bound)) {
-          target_gain = 1e-3 * std::abs(result_.bound) * std::pow(0.5, ++num_resets);
+        for (double& component : direction_) component *= 0.5;
+        if (target_gain_ < kGain * std::abs(result_.bound)) {
+          target_gain_ = 1e-3 * std::abs(result_.bound) * std::pow(0.5, ++num_resets);
         }
         if (!price()) return;
         for (int i = 0; i < 4 && !over(); ++i) sweep();
       }
       previous = bound;
-      step(direction, target_gain);
+      step();
       if (result_.num_sweeps - stall_sweep >= kStallSweeps) {
         if (result_.bound - stall_reference <= smallGain()) {
           result_.stalled = true;
@@ -145,22 +169,24 @@ class MessageDual {
     }
   }
 
-  void step(std::vector<double>& direction, double target_gain) {
+  void step() {
     const std::vector<int64_t> overload = problem_.overloadOf(passing_.labels());
     double norm = 0.0;
-    for (size_t row = 0; row < direction.size(); ++row) {
-      direction[row] = (1.0 - kAveraging) * direction[row] +
-                       kAveraging * static_cast<double>(overload[row]) / unit_;
-      if (multipliers_[row] > 0.0 || direction[row] > 0.0) norm += direction[row] * direction[row];
+    for (size_t row = 0; row < direction_.size(); ++row) {
+      direction_[row] = (1.0 - kAveraging) * direction_[row] +
+                        kAveraging * static_cast<double>(overload[row]) / unit_;
+      if (multipliers_[row] > 0.0 || direction_[row] > 0.0)
+        norm += direction_[row] * direction_[row];
     }
     if (norm <= 0.0) return;
-    const double length = target_gain / norm / unit_;
-    for (size_t row = 0; row < direction.size(); ++row) {
-      multipliers_[row] = std::max(0.0, multipliers_[row] + length * direction[row]);
+    const double length = target_gain_ / norm / unit_;
+    for (size_t row = 0; row < direction_.size(); ++row) {
+      multipliers_[row] = std::max(0.0, multipliers_[row] + length * direction_[row]);
     }
   }
 
   void finish() {
+    if (enough_) return;
     multipliers_ = result_.multipliers;
     if (!price()) return;
     for (int i = 0; i < kFinalSweeps && !(options_.stop && options_.stop()); ++i) sweep();
@@ -178,6 +204,9 @@ class MessageDual {
   double start_;
   double unit_;
   std::vector<double> multipliers_;
+  std::vector<double> direction_;  // of the ascent, in overload units per row
+  double target_gain_ = 0.0;
+  bool enough_ = false;
   MessageDualResult result_;
 };
 

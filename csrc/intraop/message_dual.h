@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "intraop/message_memory.h"
 #include "intraop/message_passing.h"
 #include "intraop/work_meter.h"
 
@@ -19,12 +20,16 @@ struct MessageDualOptions {
   std::function<void(double)> on_bound;
   // Called with the choice read off after a sweep; may take long.
   std::function<void(const std::vector<int32_t>&)> on_labels;
+  // Asked now and then with the marginals of the moment: true ends the run with them.
+  std::function<bool(const MarginalResult&)> enough;
+  // Messages and ascent of an earlier run to go on from; holds this run's afterwards.
+  MessageMemory* memory = nullptr;
 };
 
 struct MessageDualResult {
   double bound = -kInfinity;
   std::vector<double> multipliers;  // per row, of the best bound
-  MarginalResult marginals;         // under those multipliers
+  MarginalResult marginals;         // those of the last sweep, or empty
   int num_sweeps = 0;
   bool stalled = false;  // ended because the bound no longer rises
 };

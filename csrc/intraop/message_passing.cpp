@@ -1,6 +1,7 @@
 #include "intraop/message_passing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "intraop/min_plus.h"
@@ -19,6 +20,7 @@ MessagePassing::MessagePassing(const ReducedProblem& problem)
     const ReducedEdge& edge = problem.edges()[e];
     const Matrix& table = problem.table(edge.table);
     const size_t to_v = offset;
+    to_v_.push_back(to_v);
     const size_t to_u = to_v + static_cast<size_t>(table.num_cols);
     offset = to_u + static_cast<size_t>(table.num_rows);
     const auto id = static_cast<int32_t>(e);
@@ -40,6 +42,35 @@ MessagePassing::MessagePassing(const ReducedProblem& problem)
   base_.resize(max_values);
   // Lowering a message keeps the bound valid; the cap keeps sums of messages exact.
   cap_ = problem.quantum() * 1125899906842624.0 / static_cast<double>(2 * max_degree);
+}
+
+std::span<const double> MessagePassing::messageToU(size_t e) const {
+  const Matrix& table = problem_.table(problem_.edges()[e].table);
+  return {&messages_[to_v_[e] + static_cast<size_t>(table.num_cols)],
+          static_cast<size_t>(table.num_rows)};
+}
+
+std::span<const double> MessagePassing::messageToV(size_t e) const {
+  const Matrix& table = problem_.table(problem_.edges()[e].table);
+  return {&messages_[to_v_[e]], static_cast<size_t>(table.num_cols)};
+}
+
+void MessagePassing::setMessage(size_t offset, std::span<const double> costs) {
+  const double quantum = problem_.quantum();
+  double* out = &messages_[offset];
+  for (size_t a = 0; a < costs.size(); ++a) {
+    out[a] = std::floor(std::min(costs[a], cap_) / quantum) * quantum;
+  }
+  min_plus::normalise(out, costs.size(), cap_);
+}
+
+void MessagePassing::setMessageToU(size_t e, std::span<const double> costs) {
+  setMessage(to_v_[e] + static_cast<size_t>(problem_.table(problem_.edges()[e].table).num_cols),
+             costs);
+}
+
+void MessagePassing::setMessageToV(size_t e, std::span<const double> costs) {
+  setMessage(to_v_[e], costs);
 }
 
 void MessagePassing::setCosts(WeightedCosts costs) { costs_ = std::move(costs); }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "intraop/elimination.h"
@@ -18,6 +19,13 @@ class MessagePassing {
 
   // Unary costs with memory priced in; messages stay, as they are valid under any costs.
   void setCosts(WeightedCosts costs);
+
+  // Messages over an edge to its earlier end u and to its later end v. Any values are valid; what
+  // is set is rounded to the problem's quantum.
+  std::span<const double> messageToU(size_t e) const;
+  std::span<const double> messageToV(size_t e) const;
+  void setMessageToU(size_t e, std::span<const double> costs);
+  void setMessageToV(size_t e, std::span<const double> costs);
 
   // One forward and one backward pass. Returns a lower bound on every choice within memory.
   double sweep();
@@ -42,6 +50,7 @@ class MessagePassing {
     double share = 1.0;
   };
 
+  void setMessage(size_t offset, std::span<const double> costs);
   size_t gather(int32_t v);
   void decide(int32_t v);
   double send(const Side& side, double share, size_t n);
@@ -51,6 +60,7 @@ class MessagePassing {
   WeightedCosts costs_;
   std::vector<Node> nodes_;
   std::vector<double> messages_;
+  std::vector<size_t> to_v_;      // offset of each edge's messages: to v first, then to u
   std::vector<double> incoming_;  // scratch: own cost plus all messages
   std::vector<double> base_;
   std::vector<int32_t> labels_;

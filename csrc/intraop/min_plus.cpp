@@ -49,6 +49,15 @@ SHARDWRIGHT_VECTORISED double least(const double* p, size_t n) {
   return result;
 }
 
+SHARDWRIGHT_VECTORISED double leastSum(const double* p, const double* q, size_t n) {
+  double result = kInfinity;
+  for (size_t b = 0; b < n; ++b) {
+    const double sum = p[b] + q[b];
+    result = sum < result ? sum : result;
+  }
+  return result;
+}
+
 SHARDWRIGHT_VECTORISED void multiply(double* out, const double* base, const double* table,
                                      size_t rows, size_t cols) {
   for (size_t b = 0; b < cols; ++b) out[b] = kInfinity;

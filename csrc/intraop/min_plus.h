@@ -16,6 +16,8 @@ void assign(double* sum, double base, const double* p, size_t n);
 // sum[b] += p[b].
 void add(double* sum, const double* p, size_t n);
 double least(const double* p, size_t n);
+// The least p[b] + q[b].
+double leastSum(const double* p, const double* q, size_t n);
 // out[b] = min over a of base[a] + table[a * cols + b].
 void multiply(double* out, const double* base, const double* table, size_t rows, size_t cols);
 // base[a] = share * h[a] - message[a], the product rounded down to a multiple of quantum. Exact

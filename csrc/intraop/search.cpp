@@ -33,7 +33,7 @@ Claim Search::run() {
     const EliminationLimits limits{options_.max_elimination_work, options_.max_elimination_bytes};
     const Elimination elimination(reduced, limits);
     if (!elimination.fits() || elimination.work() > kLightWork) {
-      if (boundByMessages(reduced, messageSeconds(reduced, elimination, round))) return claim();
+      if (boundByMessages(reduced, messageSeconds(elimination))) return claim();
       const bool tried_enough =
           elimination.fits() &&
           meter_.seconds() > 1.5 * elimination.work() / WorkMeter::kRowEntriesPerSecond;

@@ -12,6 +12,7 @@
 #include "intraop/certificate.h"
 #include "intraop/elimination.h"
 #include "intraop/memory_rows.h"
+#include "intraop/message_memory.h"
 #include "intraop/reduced_problem.h"
 #include "intraop/reduction.h"
 #include "intraop/solve.h"
@@ -82,8 +83,7 @@ class Search {
   bool solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination);
   bool boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination);
   bool boundByMessages(const ReducedProblem& reduced, double time_limit_s);
-  double messageSeconds(const ReducedProblem& reduced, const Elimination& elimination,
-                        int round) const;
+  double messageSeconds(const Elimination& elimination) const;
   // More than any choice can cost, in the reduction's units.
   double costCeiling(const ReducedProblem& reduced) const;
   // Removes values that no choice as cheap as the incumbent takes; marginals[v][a] bounds the cost
@@ -114,6 +114,7 @@ class Search {
   WorkMeter meter_;
   double primal_seconds_ = 0.0;                  // nominal, part of meter_
   std::map<int32_t, double> multiplier_of_row_;  // by layout row; carried from round to round
+  MessageMemory message_memory_;                 // the same for messages
   std::vector<PhaseTime> phases_;
   std::string phase_name_;
   std::chrono::steady_clock::time_point last_report_;

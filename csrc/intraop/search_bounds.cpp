@@ -12,6 +12,9 @@ namespace {
 // Min-marginals keep about one byte per entry visited.
 constexpr double kMaxMarginalWork = 6e8;
 
+// Share of the values that must go before a smaller problem is worth building.
+constexpr double kWorthFixing = 0.25;
+
 UnaryCosts costsOf(const ReducedProblem& reduced) {
   UnaryCosts costs;
   costs.reserve(reduced.variables().size());
@@ -82,18 +85,13 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
   return false;
 }
 
-double Search::messageSeconds(const ReducedProblem& reduced, const Elimination& elimination,
-                              int round) const {
-  // What fixing leaves after a short round is quicker to bound, so rounds start short and double.
+double Search::messageSeconds(const Elimination& elimination) const {
   if (elimination.fits()) {
     return std::min(0.5 * elimination.work() / WorkMeter::kRowEntriesPerSecond,
                     0.25 * nominalLeft());
   }
-  constexpr double kFirstSweeps = 100.0;
-  WorkMeter sweep;
-  sweep.addMessages(2.0 * reduced.numEntries());
-  const double first = std::max(0.3, kFirstSweeps * sweep.seconds());
-  return std::min(std::ldexp(first, round), 0.5 * nominalLeft());
+  // Elsewhere the run ends when the bound stalls or when much can be fixed.
+  return 0.7 * nominalLeft();
 }
 
 bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s) {
@@ -106,6 +104,10 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
     dual_options.target = [&] { return incumbent_.empty() ? ceiling + 1.0 : cutoff(); };
     dual_options.stop = [this] { return stopped() || closed(); };
     dual_options.on_bound = [this](double bound) { raiseBound(bound); };
+    dual_options.memory = &message_memory_;
+    dual_options.enough = [this](const MarginalResult& marginals) {
+      return fixableShare(marginals.costs) > kWorthFixing;
+    };
     dual_options.on_labels = [&](const std::vector<int32_t>& labels) {
       searchFrom(reduced, labels);
     };

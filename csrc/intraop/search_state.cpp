@@ -35,6 +35,7 @@ Search::Search(const Problem& problem, const SolveOptions& options)
       start_(Clock::now()),
       reduction_(problem),
       layout_(problem),
+      message_memory_(reduction_.pool()),
       last_report_(start_ - std::chrono::seconds(1)) {}
 
 double Search::seconds() const {
@@ -73,6 +74,7 @@ double Search::cutoff() const {
 
 bool Search::consider(const ReducedProblem& reduced, std::span<const int32_t> labels) {
   if (labels.empty() && reduced.numVariables() > 0) return false;
+  if (reduction_.costShift() == 0 && reduced.costOf(labels) >= cutoff()) return false;
   const int64_t before = incumbent_cost_;
   const bool had_one = !incumbent_.empty();
   considerChoice(reduced.expand(reduction_.pool(), labels));
