@@ -162,6 +162,93 @@ def plan_reshard(
     mesh: DeviceMesh,
 ) -> list[ReshardStep] | None: ...
 
+# --- transfer: a value's way from one stage's mesh to another's; see csrc/sharding/transfer.h ---
+
+class Submesh:
+    """Position p of `ranks` and `hosts` has the row-major coordinate p on `shape`."""
+
+    def __init__(
+        self, shape: Sequence[int], ranks: Sequence[int], hosts: Sequence[int]
+    ) -> None: ...
+    @staticmethod
+    def on_cluster(shape: Sequence[int], ranks: Sequence[int], cluster: Cluster) -> Submesh: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ranks(self) -> list[int]: ...
+    @property
+    def hosts(self) -> list[int]: ...
+
+Region: TypeAlias = list[tuple[int, int]]
+
+class TransferStep:
+    """One message: boxes packed one after the other, each row-major.
+
+    kind "copy": within a rank of both meshes, from its source shard to its target shard. "send":
+    source shard to target shard. "gather": from the target shard of `source_rank`.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def source_rank(self) -> int: ...
+    @property
+    def target_rank(self) -> int: ...
+    @property
+    def crosses_hosts(self) -> bool: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def copies(self) -> list[tuple[Region, Region]]:
+        """Per box where it is taken and where it is put: per atom (begin, size) in the shard."""
+
+class TransferPlan:
+    """Steps in one order for all ranks; each performs those that name it, in that order."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def source_ranks(self) -> list[int]: ...
+    @property
+    def target_ranks(self) -> list[int]: ...
+    @property
+    def source_shape(self) -> list[int]: ...
+    @property
+    def source_sizes(self) -> list[int]:
+        """Local sizes of the value's atoms, dim by dim: the shape in which regions index."""
+    @property
+    def target_shape(self) -> list[int]: ...
+    @property
+    def target_sizes(self) -> list[int]: ...
+    @property
+    def steps(self) -> list[TransferStep]: ...
+    @property
+    def cost_us(self) -> float: ...
+    @property
+    def host_pair_bytes(self) -> dict[tuple[int, int], int]: ...
+    @property
+    def rank_traffic(self) -> dict[int, tuple[int, int]]:
+        """Bytes sent and received by every rank that sends or receives."""
+
+def plan_transfer(
+    atoms: TensorAtoms,
+    dtype: str,
+    source: Sequence[Placement],
+    source_mesh: Submesh,
+    target: Sequence[Placement],
+    target_mesh: Submesh,
+    cluster: Cluster,
+) -> TransferPlan: ...
+def transfer_cost_us(
+    atoms: TensorAtoms,
+    dtype: str,
+    source: Sequence[Placement],
+    source_mesh: Submesh,
+    target: Sequence[Placement],
+    target_mesh: Submesh,
+    cluster: Cluster,
+) -> float: ...
+
 # --- program: what csrc/plan emits; see csrc/plan/program_table.h ---
 
 class LocalRef:

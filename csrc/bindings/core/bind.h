@@ -13,6 +13,8 @@ void bindBase(pybind11::module_& module);
 void bindMesh(pybind11::module_& module);
 // Placements, specs and conversions between specs.
 void bindReshard(pybind11::module_& module);
+// Submeshes, and the way of a value from one stage's mesh to another's.
+void bindTransfer(pybind11::module_& module);
 // Emitted programs.
 void bindProgram(pybind11::module_& module);
 

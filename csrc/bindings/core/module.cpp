@@ -11,6 +11,7 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindBase(module);
   shardwright::bindMesh(module);
   shardwright::bindReshard(module);
+  shardwright::bindTransfer(module);
   shardwright::bindSolve(module);
   shardwright::bindGraph(module);
   shardwright::bindSharding(module);
