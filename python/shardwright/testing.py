@@ -40,6 +40,7 @@ _STORED = ("parameter", "buffer", "optimizer_state")
 _UPDATE_OPS = (
     "shardwright.adam_update.default",
     "shardwright.adam_amsgrad_update.default",
+    "shardwright.adam_master_update.default",
     "shardwright.sgd_update.default",
     "shardwright.sgd_momentum_update.default",
 )
@@ -276,8 +277,9 @@ class _SimulatedStep:
 
 def _gradient_instructions(program: Program) -> dict[int, str]:
     """Update instructions -> name of the parameter they update."""
+    # What an update op takes first is the parameter or, where it has one, its master copy.
     names = {
-        node.name: spec.name
+        node.name: spec.parameter or spec.name
         for node, spec in zip(program.step_graph.placeholders, program.inputs, strict=True)
     }
     found = {}

@@ -8,7 +8,7 @@
 namespace shardwright {
 namespace {
 
-ShardingRule updateRule(const Graph& graph, const Node& node, const std::vector<int>& aliases) {
+ShardingRule updateRule(const Graph& graph, const Node& node, std::vector<int> aliases) {
   RuleBuilder rule(graph, node);
   const Shape& shape = rule.operandShape(0);
   const std::vector<int> factors = rule.addFactors(shape);
@@ -24,10 +24,23 @@ ShardingRule updateRule(const Graph& graph, const Node& node, const std::vector<
     // The step count advances everywhere alike.
     rule.rule().outputs[static_cast<std::size_t>(output)].missing_is_partial = false;
   }
-  rule.rule().aliases = aliases;
+  rule.rule().aliases = std::move(aliases);
   rule.rule().in_place = true;
   rule.setFlops(12 * elementCount(shape));
   return rule.finish();
+}
+
+// No fused kernel exists for it: each element costs what the passes of the op's implementation read
+// and write, most of them over one or two fp32 tensors into a third.
+ShardingRule masterUpdateRule(const Graph& graph, const Node& node) {
+  ShardingRule rule = updateRule(graph, node, {-1, 0, 2, 3});
+  constexpr double kWideBytes = 112;  // 28 fp32 elements
+  const TensorMeta& grad = graph.meta(node.operands()[1]);
+  const std::int64_t narrow_bytes =
+      elementBytes(grad.dtype) + elementBytes(node.outputs.front().dtype);
+  rule.bytes_moved =
+      static_cast<double>(grad.numElements()) * (kWideBytes + static_cast<double>(narrow_bytes));
+  return rule;
 }
 
 RuleMaker updates(std::vector<int> aliases) {
@@ -41,6 +54,7 @@ RuleMaker updates(std::vector<int> aliases) {
 void addUpdateRules(RuleRegistry& registry) {
   registry.add("shardwright.adam_update.default", updates({0, 2, 3, 4}));
   registry.add("shardwright.adam_amsgrad_update.default", updates({0, 2, 3, 4, 5}));
+  registry.add("shardwright.adam_master_update.default", masterUpdateRule);
   registry.add("shardwright.sgd_update.default", updates({0}));
   registry.add("shardwright.sgd_momentum_update.default", updates({0, 2}));
 }

@@ -243,7 +243,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not returned:
             return None
         if len(returned) == 1:
-            return targets[0]
+            return values[0] if returned[0].alias_info is None else targets[0]
         fresh = iter(values)
         by_name = dict(zip(written, targets, strict=True))
         return tuple(

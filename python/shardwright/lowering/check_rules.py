@@ -417,6 +417,7 @@ FAMILIES: dict[str, Family] = {
     "aten.native_layer_norm_backward": _layer_norm_backward,
     "shardwright.adam_update": _update(0, 2, 3, 4),
     "shardwright.adam_amsgrad_update": _update(0, 2, 3, 4, 5),
+    "shardwright.adam_master_update": _update(0, 0, 2, 3),
     "shardwright.sgd_update": _update(0),
     "shardwright.sgd_momentum_update": _update(0, 2),
     "shardwright.dropout": _dropout,

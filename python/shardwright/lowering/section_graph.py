@@ -126,7 +126,7 @@ class _SectionWriter:
             assert in_place is not None
             node = self._call(in_place, args, kwargs)
             for output, operand in enumerate(written):
-                self.values[LocalRef(index, output)] = args[operand]
+                self.values[LocalRef(index, output)] = node if operand is None else args[operand]
             return node
         node = self._call(target, args, kwargs)
         if len(instruction.outputs) == 1 and not _returns_tuple(target):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from shardwright.lowering.table import Instruction, LocalRef, ProgramTable
 from shardwright.lowering.targets import Target, in_place_target
 
-# Operands of the update ops that have a new value among the outputs, in that order.
-_WRITTEN_OPERANDS = {
+# Per output of the update ops the operand whose new value it is; None: it has its own memory.
+_WRITTEN_OPERANDS: dict[str, tuple[int | None, ...]] = {
     "shardwright.adam_update.default": (0, 2, 3, 4),
     "shardwright.adam_amsgrad_update.default": (0, 2, 3, 4, 5),
+    "shardwright.adam_master_update.default": (None, 0, 2, 3),
     "shardwright.sgd_update.default": (0,),
     "shardwright.sgd_momentum_update.default": (0, 2),
 }
@@ -44,12 +45,12 @@ class StoragePlan:
 
     Attributes:
         in_place: compute instructions run by their in-place form -> the operand (position in the
-            arguments) that each output lives in.
+            arguments) that each output lives in, None for its own memory.
         copies: in the order of their inputs.
         cloned_results: returned values that live in the storage of an updated input.
     """
 
-    in_place: dict[int, tuple[int, ...]]
+    in_place: dict[int, tuple[int | None, ...]]
     copies: tuple[CopyBack, ...]
     cloned_results: frozenset[LocalRef]
 
@@ -72,14 +73,15 @@ def plan_storage(table: ProgramTable, targets: Mapping[int, Target]) -> StorageP
         is_input = table.instructions[ref.instruction].kind == "input"
         return not is_input or updated.get(ref.instruction) == LocalRef(index, output)
 
-    in_place: dict[int, tuple[int, ...]] = {}
+    in_place: dict[int, tuple[int | None, ...]] = {}
     for index, instruction in enumerate(table.instructions):
         operands = _WRITTEN_OPERANDS.get(instruction.op)
         if operands is None or in_place_target(instruction.op) is None:
             continue
-        refs = [instruction.args[i] for i in operands]
-        distinct = all(instruction.sources().count(r) == 1 for r in refs if isinstance(r, LocalRef))
-        if distinct and all(is_free(ref, index, output) for output, ref in enumerate(refs)):
+        refs = {o: instruction.args[i] for o, i in enumerate(operands) if i is not None}
+        sources = instruction.sources()
+        distinct = all(sources.count(r) == 1 for r in refs.values() if isinstance(r, LocalRef))
+        if distinct and all(is_free(ref, index, output) for output, ref in refs.items()):
             in_place[index] = operands
     copies = []
     for target, value in sorted(updated.items()):
@@ -103,13 +105,12 @@ def plan_storage(table: ProgramTable, targets: Mapping[int, Target]) -> StorageP
 
 
 def _written(
-    table: ProgramTable, in_place: Mapping[int, tuple[int, ...]], value: LocalRef
+    table: ProgramTable, in_place: Mapping[int, tuple[int | None, ...]], value: LocalRef
 ) -> object:
     """Operand that holds `value` when its instruction runs in place, else None."""
     operands = in_place.get(value.instruction)
-    if operands is None:
-        return None
-    return table.instructions[value.instruction].args[operands[value.output]]
+    operand = None if operands is None else operands[value.output]
+    return None if operand is None else table.instructions[value.instruction].args[operand]
 
 
 def _owners(table: ProgramTable, targets: Mapping[int, Target]) -> dict[LocalRef, LocalRef]:

@@ -26,6 +26,7 @@ _SHARDED_OPS = (
 _IN_PLACE_OPS = {
     "shardwright.adam_update.default": "adam_update_",
     "shardwright.adam_amsgrad_update.default": "adam_amsgrad_update_",
+    "shardwright.adam_master_update.default": "adam_master_update_",
     "shardwright.sgd_update.default": "sgd_update_",
     "shardwright.sgd_momentum_update.default": "sgd_momentum_update_",
 }

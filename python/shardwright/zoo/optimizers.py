@@ -6,6 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+import shardwright.capture.ops.updates  # noqa: F401  registers the update op
+
 OptimizerName = Literal["adamw", "sgd"]
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
@@ -18,7 +20,8 @@ class MixedPrecisionAdamW(torch.optim.Optimizer):
     Bytes per parameter with half-precision gradients: parameter 2, gradient 2, master 4, first
     moment 4, second moment 4, so 16 in all, as ZeRO counts them (Rajbhandari et al., SC 2020,
     section 3.1). The arithmetic is fp32 tensor operations only: nothing is read back to the host,
-    and `lr` may be a 0-d tensor. There is no loss scaling.
+    and `lr` may be a 0-d tensor. There is no loss scaling. Each parameter is one update op, in a
+    captured step as in an eager one.
 
     A group has one step count, as in fused implementations; it is in the state of the group's first
     trainable parameter under `step`. The state exists as soon as the optimizer does, because the
@@ -134,15 +137,16 @@ class MixedPrecisionAdamW(torch.optim.Optimizer):
         step_size = lr * root / (1.0 - beta1**step)
         eps = group["eps"] * root
         decay = 1.0 - lr * group["weight_decay"]
+        if not isinstance(decay, torch.Tensor):
+            decay = torch.full((), decay, dtype=torch.float64)
         for param in params:
-            assert param.grad is not None
             master, exp_avg, exp_avg_sq = self._moments(param)
-            grad = param.grad.to(torch.float32)
-            exp_avg.mul_(beta1).add_(grad, alpha=1.0 - beta1)
-            exp_avg_sq.mul_(beta2).add_(grad * grad, alpha=1.0 - beta2)
-            change = exp_avg / (exp_avg_sq.sqrt() + eps) * step_size
-            master.mul_(decay).sub_(change)
-            param.copy_(master)
+            param.copy_(
+                torch.ops.shardwright.adam_master_update_(
+                    master, param.grad, exp_avg, exp_avg_sq, step_size, eps, decay,
+                    beta1=beta1, beta2=beta2, dtype=param.dtype,
+                )
+            )  # fmt: skip
 
 
 def make_optimizer(model: nn.Module, name: OptimizerName, lr: float) -> torch.optim.Optimizer:

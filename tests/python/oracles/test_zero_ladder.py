@@ -51,13 +51,23 @@ def plan(num_devices: int, limit: float | None = None) -> sw.Plan:
 
 
 def state_per_parameter(plan: sw.Plan) -> float:
-    """Bytes of stored parameters, accumulated gradients and optimizer state, per parameter."""
+    """Bytes of parameters, accumulated gradients and optimizer state, per parameter.
+
+    Where parameters are gathered once per step they count as whole. Stored whole and gathered
+    after the update, or stored in parts and gathered before the first use and kept: at the same
+    cost, which of the two a parameter gets is a tie.
+    """
     stage = plan.stages[0]
+    gathered_once = counts(plan).get("all_gather", 0) <= 1.05 * NUM_LAYERS
     total = 0.0
     for op in stage.ops:
         tensor = op.outputs[0]
-        if op.input_kind in ("parameter", "optimizer_state") and len(tensor.shape) == 2:
-            total += local_bytes(tensor.spec, plan, 2 if tensor.dtype == "bfloat16" else 4)
+        if len(tensor.shape) != 2:
+            continue
+        if op.input_kind == "optimizer_state":
+            total += local_bytes(tensor.spec, plan, 4)
+        elif op.input_kind == "parameter":
+            total += local_bytes(("R", "R") if gathered_once else tensor.spec, plan, 2)
     for gradient in stage.gradients:
         total += local_bytes(gradient.made, plan, 2)
     return total / NUM_PARAMETERS

@@ -14,6 +14,10 @@ from torch import Tensor
 from shardwright.capture.ops.library import define_op
 
 _HYPER_ADAM = "Tensor lr, Tensor beta1, Tensor beta2, Tensor weight_decay, Tensor eps"
+# What a group's parameters share in one step, bias corrections and learning rate included.
+_GROUP_SCALARS = (
+    "Tensor step_size, Tensor eps, Tensor decay, *, float beta1, float beta2, ScalarType dtype"
+)
 _HYPER_SGD_MOMENTUM = "Tensor lr, Tensor momentum, Tensor dampening, Tensor weight_decay"
 
 
@@ -186,6 +190,51 @@ def _fused_adam(
     )  # fmt: skip
 
 
+def _adam_master_update(
+    master: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    step_size: Tensor,
+    eps: Tensor,
+    decay: Tensor,
+    *,
+    beta1: float,
+    beta2: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    state = (master.clone(), exp_avg.clone(), exp_avg_sq.clone())
+    param = _adam_master_update_(
+        state[0], grad, *state[1:], step_size, eps, decay, beta1=beta1, beta2=beta2, dtype=dtype
+    )
+    return param, *state
+
+
+def _adam_master_update_(
+    master: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    step_size: Tensor,
+    eps: Tensor,
+    decay: Tensor,
+    *,
+    beta1: float,
+    beta2: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """AdamW on a master copy; the parameter is the new master in `dtype`, always its own tensor.
+
+    The passes over memory made here are what csrc/sharding/rules/update.cpp prices.
+    """
+    grad = grad.to(master.dtype)
+    exp_avg.mul_(beta1).add_(grad, alpha=1.0 - beta1)
+    exp_avg_sq.mul_(beta2).add_(grad * grad, alpha=1.0 - beta2)
+    denominator = exp_avg_sq.sqrt().add_(eps)
+    change = torch.div(exp_avg, denominator, out=denominator).mul_(step_size)
+    return master.mul_(decay).sub_(change).to(dtype, copy=True)
+
+
 def _fusible(*tensors: Tensor) -> bool:
     """Whether torch's fused kernels take these tensors: one floating dtype, dense and non-empty."""
     first = tensors[0]
@@ -283,6 +332,18 @@ def _like_five(
     return tuple(torch.empty_like(t) for t in values)  # type: ignore[return-value]
 
 
+def _like_master(
+    master: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *group: Tensor,
+    dtype: torch.dtype, **betas: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    param = torch.empty_like(master, dtype=dtype)
+    return param, *(torch.empty_like(t) for t in (master, exp_avg, exp_avg_sq))  # type: ignore[return-value]
+
+
+def _param_of_master(master: Tensor, *others: Tensor, dtype: torch.dtype, **betas: float) -> Tensor:
+    return torch.empty_like(master, dtype=dtype)
+
+
 def _like_two(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor, *hyper: Tensor, **flags: bool
 ) -> tuple[Tensor, Tensor]:
@@ -307,6 +368,12 @@ define_op(
     _like_five,
 )
 define_op(
+    "adam_master_update(Tensor master, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, "
+    f"{_GROUP_SCALARS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _adam_master_update,
+    _like_master,
+)
+define_op(
     "sgd_update(Tensor param, Tensor grad, Tensor lr, Tensor weight_decay, *, bool maximize) "
     "-> Tensor",
     _sgd_update,
@@ -328,6 +395,12 @@ define_op(
     "Tensor(c!) exp_avg_sq, Tensor(d!) max_exp_avg_sq, Tensor(e!) step, "
     f"{_HYPER_ADAM}, *, bool decoupled, bool maximize) -> ()",
     _adam_amsgrad_update_,
+)
+define_op(
+    "adam_master_update_(Tensor(a!) master, Tensor grad, Tensor(b!) exp_avg, "
+    f"Tensor(c!) exp_avg_sq, {_GROUP_SCALARS}) -> Tensor",
+    _adam_master_update_,
+    _param_of_master,
 )
 define_op(
     "sgd_update_(Tensor(a!) param, Tensor grad, Tensor lr, Tensor weight_decay, *, bool maximize) "

@@ -23,6 +23,8 @@ def hyper(*values: float) -> list[Tensor]:
 
 ADAM = hyper(0.1, 0.9, 0.99, 0.01, 1e-8)
 FLAGS = {"decoupled": True, "maximize": False}
+GROUP = hyper(0.03, 1e-8, 0.999)
+MASTER_FLAGS = {"beta1": 0.9, "beta2": 0.99, "dtype": torch.bfloat16}
 
 
 def adam_arguments(dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -47,6 +49,8 @@ def samples() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
         (ops.dropout, (x, torch.tensor(3), 1, 0.5), {}),
         (ops.adam_update, (param, grad, first, second, step, *ADAM), FLAGS),
         (ops.adam_amsgrad_update, (param, grad, first, second, second, step, *ADAM), FLAGS),
+        (ops.adam_master_update, (param, grad, first, second, *GROUP), MASTER_FLAGS),
+        (ops.adam_master_update_, (param, grad, first, second, *GROUP), MASTER_FLAGS),
         (ops.sgd_update, (param, grad, *hyper(0.1, 0.01)), {"maximize": False}),
         (ops.sgd_momentum_update, (param, grad, first, *sgd), no_decay),
         (ops.adam_update_, (param, grad, first, second, step, *ADAM), FLAGS),
@@ -54,7 +58,7 @@ def samples() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("index", range(12))
+@pytest.mark.parametrize("index", range(14))
 def test_opcheck(index: int) -> None:
     op, args, kwargs = samples()[index]
     utilities = ("test_schema", "test_faketensor")
@@ -112,6 +116,29 @@ def test_row_without_allowed_keys_gives_zeros() -> None:
     assert torch.equal(out[0, 0, 1], torch.zeros(4, dtype=torch.float64))
     dq, _, _ = ops.sdpa_backward(q, q, q, q, mask, out, lse, False, 0.5, False)
     assert torch.isfinite(dq).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_master_update_is_bitwise_the_arithmetic_written_out(dtype: torch.dtype) -> None:
+    master, grad, first, second = adam_arguments(torch.float32)
+    grad = grad.to(dtype)
+    step_size, eps, decay = GROUP
+    # AdamW op by op, as the optimizer of the zoo had it before it was one op
+    wide = grad.to(torch.float32)
+    exp_avg = first.clone().mul_(0.9).add_(wide, alpha=1.0 - 0.9)
+    exp_avg_sq = second.clone().mul_(0.99).add_(wide * wide, alpha=1.0 - 0.99)
+    change = exp_avg / (exp_avg_sq.sqrt() + eps) * step_size
+    expected_master = master.clone().mul_(decay).sub_(change)
+    expected = (expected_master.to(dtype), expected_master, exp_avg, exp_avg_sq)
+    flags = MASTER_FLAGS | {"dtype": dtype}
+    actual = ops.adam_master_update(master, grad, first, second, *GROUP, **flags)
+    state = [master.clone(), first.clone(), second.clone()]
+    param = ops.adam_master_update_(state[0], grad, *state[1:], *GROUP, **flags)
+    for results in (actual, (param, *state)):
+        for value, wanted in zip(results, expected, strict=True):
+            assert value.dtype == wanted.dtype
+            assert torch.equal(value, wanted)
+    assert param.data_ptr() != state[0].data_ptr()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

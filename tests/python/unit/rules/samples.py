@@ -582,6 +582,10 @@ def updates(s: Source) -> list[Sample]:
         Sample(own.adam_update.default, (*state[:4], step, *adam), flags, exact=False),
         Sample(own.adam_amsgrad_update.default, (*state, step, *adam), flags, exact=False),
         Sample(
+            own.adam_master_update.default, (*state[:4], *scalars(0.1, 1e-8, 0.999)),
+            {"beta1": 0.9, "beta2": 0.99, "dtype": torch.bfloat16}, exact=False,
+        ),
+        Sample(
             own.sgd_update.default, (*state[:2], *scalars(0.1, 0.01)), {"maximize": False},
             exact=False,
         ),
