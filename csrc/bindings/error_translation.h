@@ -13,6 +13,14 @@
 
 namespace shardwright {
 
+// Text as a Python string; bytes that are not UTF-8 (of a file's name) are written as escapes.
+inline pybind11::str toPythonText(const std::string& text) {
+  PyObject* decoded =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+  if (!decoded) throw pybind11::error_already_set();
+  return pybind11::reinterpret_steal<pybind11::str>(decoded);
+}
+
 // Makes every shardwright::Error that leaves a bound function of this module arrive in Python as
 // the class of shardwright.errors named by its kind, with code, summary, values, where and advice
 // set.
@@ -29,9 +37,12 @@ inline void registerErrorTranslation() {
       const std::string kind_name(errorKindName(error.kind()));
       const pybind11::object type =
           pybind11::module_::import("shardwright.errors").attr(kind_name.c_str());
+      pybind11::list values;
+      for (const std::string& value : error.details().values) values.append(toPythonText(value));
       const pybind11::object instance =
-          type(error.summary(), "code"_a = error.code(), "values"_a = error.details().values,
-               "where"_a = error.details().where, "advice"_a = error.details().advice);
+          type(toPythonText(error.summary()), "code"_a = error.code(), "values"_a = values,
+               "where"_a = toPythonText(error.details().where),
+               "advice"_a = toPythonText(error.details().advice));
       PyErr_SetObject(type.ptr(), instance.ptr());
     }
   });

@@ -15,6 +15,28 @@ bool fitsInt64(Int128 value) {
          value < std::numeric_limits<int64_t>::max();
 }
 
+// Proofs that no choice exists are checked on problems with at most this many choices.
+constexpr size_t kMaxTriedChoices = 1000;
+
+// A choice that breaks no rule, when there are few enough to try them all and one is valid.
+std::optional<std::vector<int32_t>> findAnyChoice(const Problem& problem) {
+  size_t num_choices = 1;
+  for (const ChoiceNode& node : problem.nodes()) {
+    num_choices *= node.costs.size();
+    if (num_choices > kMaxTriedChoices) return std::nullopt;
+  }
+  std::vector<int32_t> choice(problem.numNodes(), 0);
+  for (size_t k = 0; k < num_choices; ++k) {
+    size_t rest = k;
+    for (size_t n = 0; n < choice.size(); ++n) {
+      choice[n] = static_cast<int32_t>(rest % problem.nodes()[n].costs.size());
+      rest /= problem.nodes()[n].costs.size();
+    }
+    if (evaluateChoice(problem, choice).valid()) return choice;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Evaluation evaluateChoice(const Problem& problem, std::span<const int32_t> choice) {
@@ -86,6 +108,10 @@ std::optional<std::string> rejectionOf(const Problem& problem, const Claim& clai
   if (claim.proof != InfeasibilityProof::kNone) {
     if (!claim.choice.empty()) return "a choice comes with a proof that none exists";
     if (claim.stop != StopCause::kFinished) return "a proof of infeasibility was cut short";
+    if (const auto choice = findAnyChoice(problem)) {
+      return "a choice of cost " + std::to_string(evaluateChoice(problem, *choice).cost) +
+             " exists against a proof that none does";
+    }
     return std::nullopt;
   }
   if (claim.choice.empty() && problem.numNodes() > 0) {

@@ -76,7 +76,8 @@ struct Answer {
   double seconds = 0.0;
 };
 
-// The reason why a claim does not hold, or nothing when it does.
+// The reason why a claim does not hold, or nothing when it does. That no choice exists is checked
+// where there are few enough to try them all, and believed where there are not.
 std::optional<std::string> rejectionOf(const Problem& problem, const Claim& claim);
 
 // Turns a claim into an answer: recomputes cost, peak and gap and decides the status.

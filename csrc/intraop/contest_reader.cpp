@@ -10,6 +10,9 @@
 namespace shardwright {
 namespace {
 
+// A longer pair is wrong whatever follows.
+constexpr size_t kLongestPair = 16;
+
 // The document as written, edge tables merged by content while they are read.
 struct RawProblem {
   std::string name;
@@ -71,11 +74,11 @@ class ContestReader {
           raw_.intervals.push_back({begin, end});
         });
       } else if (key == "costs") {
-        scanner_.readArray([&] { raw_.node_costs.push_back(readCosts()); });
+        scanner_.readArray([&] { raw_.node_costs.push_back(readCosts(kMaxStrategies)); });
       } else if (key == "usages") {
         scanner_.readArray([&] {
           raw_.usages.emplace_back();
-          scanner_.readIntegers(raw_.usages.back());
+          scanner_.readIntegers(raw_.usages.back(), kMaxStrategies);
         });
       } else {
         failOnKey(key, "intervals, costs, usages");
@@ -89,7 +92,8 @@ class ContestReader {
         scanner_.readArray(
             [&] { raw_.edge_nodes.push_back(readPair("edges between two nodes are supported")); });
       } else if (key == "costs") {
-        scanner_.readArray([&] { raw_.edge_tables.push_back(internTable(readCosts())); });
+        scanner_.readArray(
+            [&] { raw_.edge_tables.push_back(internTable(readCosts(mostTableEntries()))); });
       } else {
         failOnKey(key, "nodes, costs");
       }
@@ -98,7 +102,7 @@ class ContestReader {
 
   std::pair<int64_t, int64_t> readPair(const std::string& advice) {
     std::vector<int64_t> values;
-    scanner_.readIntegers(values);
+    scanner_.readIntegers(values, kLongestPair);
     if (values.size() != 2) {
       scanner_.fail("a pair in a problem file has the wrong length",
                     std::to_string(values.size()) + " numbers", advice);
@@ -106,9 +110,26 @@ class ContestReader {
     return {values[0], values[1]};
   }
 
-  std::vector<int64_t> readCosts() {
+  // Entries that the table of the edge read next can have: exactly known when nodes come first, as
+  // the contest writes them.
+  size_t mostTableEntries() const {
+    const size_t edge = raw_.edge_tables.size();
+    size_t most = 1;
+    for (const int side : {0, 1}) {
+      size_t of_side = kMaxStrategies;
+      if (edge < raw_.edge_nodes.size()) {
+        const auto [u, v] = raw_.edge_nodes[edge];
+        const auto node = static_cast<size_t>(side == 0 ? u : v);
+        if (node < raw_.node_costs.size()) of_side = raw_.node_costs[node].size();
+      }
+      most *= of_side;
+    }
+    return most;
+  }
+
+  std::vector<int64_t> readCosts(size_t max_count) {
     std::vector<int64_t> costs;
-    scanner_.readIntegers(costs);
+    scanner_.readIntegers(costs, max_count);
     for (int64_t& cost : costs) {
       if (cost >= kContestForbidden) cost = kForbidden;
     }

@@ -1,9 +1,11 @@
 #include "intraop/json_scanner.h"
 
+#include <sys/stat.h>
 #ifdef SHARDWRIGHT_HAVE_ZLIB
 #include <zlib.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -26,12 +28,55 @@ constexpr size_t kChunkBytes = 1 << 16;
               {.values = {values}, .where = path, .advice = advice});
 }
 
+[[noreturn]] void throwTooLarge(const std::string& path, const std::string& values) {
+  throw Error(ErrorKind::kProblem, "E213", "a problem file is too large.",
+              {.values = {values},
+               .where = path,
+               .advice = "split the problem, or check that the file is what you mean"});
+}
+
+// Bytes that follow the first one of a UTF-8 sequence, or -1 for a byte that starts none.
+int continuationBytes(unsigned char first) {
+  if (first < 0x80) return 0;
+  if (first >= 0xc2 && first <= 0xdf) return 1;
+  if (first >= 0xe0 && first <= 0xef) return 2;
+  if (first >= 0xf0 && first <= 0xf4) return 3;
+  return -1;
+}
+
+// Source: the Unicode standard, table 3-7 (no overlong forms, no surrogates, nothing past 10FFFF).
+bool isUtf8(const std::string& text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const int rest = continuationBytes(first);
+    if (rest < 0 || i + static_cast<size_t>(rest) >= text.size()) return false;
+    for (int k = 1; k <= rest; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + static_cast<size_t>(k)]);
+      unsigned char low = 0x80;
+      unsigned char high = 0xbf;
+      if (k == 1 && first == 0xe0) low = 0xa0;
+      if (k == 1 && first == 0xed) high = 0x9f;
+      if (k == 1 && first == 0xf0) low = 0x90;
+      if (k == 1 && first == 0xf4) high = 0x8f;
+      if (next < low || next > high) return false;
+    }
+    i += static_cast<size_t>(rest) + 1;
+  }
+  return true;
+}
+
 }  // namespace
 
 // Bytes of a file, decompressed when it is gzip.
 class JsonScanner::Source {
  public:
-  Source(const std::string& path, size_t max_bytes) : path_(path), max_bytes_(max_bytes) {
+  Source(const std::string& path, const JsonLimits& limits) : path_(path), limits_(limits) {
+    // Opening a pipe would wait for a writer, and a device may never end.
+    struct stat status {};
+    if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+      throwFileError(path, "a problem file cannot be read", "not a regular file",
+                     "give a .json or .json.gz file");
+    }
     file_ = std::fopen(path.c_str(), "rb");
     if (!file_) {
       throwFileError(path, "a problem file cannot be opened", std::strerror(errno),
@@ -76,11 +121,8 @@ class JsonScanner::Source {
     consumed_ += length_;
     position_ = 0;
     length_ = 0;
-    if (consumed_ > max_bytes_) {
-      throw Error(ErrorKind::kProblem, "E213", "a problem file is too large.",
-                  {.values = {"more than " + std::to_string(max_bytes_) + " bytes of text"},
-                   .where = path_,
-                   .advice = "split the problem, or check that the file is what you mean"});
+    if (consumed_ > limits_.max_bytes) {
+      throwTooLarge(path_, "more than " + std::to_string(limits_.max_bytes) + " bytes of text");
     }
     if (file_) {
       length_ = std::fread(chunk_.data(), 1, chunk_.size(), file_);
@@ -99,11 +141,18 @@ class JsonScanner::Source {
                      "copy or make the file again");
     }
     length_ = static_cast<size_t>(got);
+    const z_off_t taken = gzoffset(gzip_);  // compressed bytes read so far
+    const size_t text = consumed_ + length_;
+    if (text > limits_.free_bytes &&
+        text / limits_.max_expansion > static_cast<size_t>(std::max<z_off_t>(taken, 1))) {
+      throwTooLarge(path_, "it unpacks to more than " + std::to_string(limits_.max_expansion) +
+                               " times its size");
+    }
 #endif
   }
 
   std::string path_;
-  size_t max_bytes_;
+  JsonLimits limits_;
   std::FILE* file_ = nullptr;
 #ifdef SHARDWRIGHT_HAVE_ZLIB
   gzFile gzip_ = nullptr;
@@ -115,7 +164,7 @@ class JsonScanner::Source {
 };
 
 JsonScanner::JsonScanner(const std::string& path, const JsonLimits& limits)
-    : source_(std::make_unique<Source>(path, limits.max_bytes)), path_(path), limits_(limits) {}
+    : source_(std::make_unique<Source>(path, limits)), path_(path), limits_(limits) {}
 
 JsonScanner::~JsonScanner() = default;
 
@@ -123,7 +172,11 @@ int JsonScanner::peek() { return source_->peek(); }
 
 int JsonScanner::peekToken() {
   int symbol = source_->peek();
-  while (symbol == ' ' || symbol == '\n' || symbol == '\t' || symbol == '\r') {
+  for (size_t num_blanks = 0; symbol == ' ' || symbol == '\n' || symbol == '\t' || symbol == '\r';
+       ++num_blanks) {
+    if (num_blanks == limits_.max_blanks) {
+      throwTooLarge(where(), "more than " + std::to_string(num_blanks) + " blanks in a row");
+    }
     source_->advance();
     symbol = source_->peek();
   }
@@ -219,13 +272,18 @@ void JsonScanner::readArray(const std::function<void()>& on_element) {
   --depth_;
 }
 
-void JsonScanner::readIntegers(std::vector<int64_t>& values) {
+void JsonScanner::readIntegers(std::vector<int64_t>& values, size_t max_count) {
   expect('[');
   if (peekToken() == ']') {
     source_->advance();
     return;
   }
-  while (true) {
+  for (size_t count = 0;; ++count) {
+    if (count == max_count) {
+      fail("a list of a problem file is too long",
+           "more than " + std::to_string(count) + " numbers",
+           "check the file against the contest format");
+    }
     values.push_back(readInteger());
     const int symbol = peekToken();
     if (symbol == ']') break;
@@ -274,7 +332,13 @@ std::string JsonScanner::readString() {
   std::string text;
   while (true) {
     const int symbol = next();
-    if (symbol == '"') return text;
+    if (symbol == '"') {
+      if (!isUtf8(text)) {
+        fail("a string in a problem file is not UTF-8", std::to_string(text.size()) + " bytes",
+             "save the file as UTF-8");
+      }
+      return text;
+    }
     if (symbol == kEnd || symbol < 0x20) {
       fail("a string in a problem file is not closed", "found " + describe(symbol),
            "check the file against the contest format");

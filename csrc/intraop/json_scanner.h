@@ -1,5 +1,6 @@
 // Strict streaming JSON scanner for integer-only documents. Reads plain or gzip files in small
-// chunks, keeps the JSON pointer of where it is, and raises Error E212 / E213 at the first offence.
+// chunks, keeps the JSON pointer of where it is, and raises Error E212 / E213 at the first offence,
+// so that a hostile file costs neither time nor memory.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,11 @@ struct JsonLimits {
   size_t max_bytes = size_t{4} << 30;  // of text, after decompression
   int max_depth = 16;
   size_t max_string = 4096;
+  size_t max_blanks = size_t{1} << 20;  // in a row
+  // A compressed file may unpack to this many times its size (contest files: 20 to 65 times) ...
+  size_t max_expansion = 250;
+  // ... or to this many bytes, whichever is more.
+  size_t free_bytes = size_t{4} << 20;
 };
 
 class JsonScanner {
@@ -29,9 +35,10 @@ class JsonScanner {
   void readObject(const std::function<void(const std::string&)>& on_member);
   // Calls on_element before each element, which on_element must consume.
   void readArray(const std::function<void()>& on_element);
-  // Appends the integers of one flat array.
-  void readIntegers(std::vector<int64_t>& values);
+  // Appends the integers of one flat array of at most max_count.
+  void readIntegers(std::vector<int64_t>& values, size_t max_count);
   int64_t readInteger();
+  // Text in valid UTF-8.
   std::string readString();
   // Nothing but white space may follow.
   void expectEnd();

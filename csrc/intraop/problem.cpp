@@ -11,7 +11,6 @@ namespace {
 
 // All sums of one choice stay below this, so int64 arithmetic on them cannot overflow.
 constexpr int64_t kMaxMagnitude = int64_t{1} << 60;
-constexpr int32_t kMaxStrategies = 1 << 16;
 
 [[noreturn]] void throwProblemError(const std::string& summary, const std::string& values,
                                     const std::string& advice) {

@@ -20,6 +20,9 @@ namespace shardwright {
 // Cost of a combination that must not be chosen. A mark, not a number: see addCost.
 inline constexpr int64_t kForbidden = std::numeric_limits<int64_t>::max();
 
+// Longest list of strategies a node may have.
+inline constexpr int32_t kMaxStrategies = 1 << 16;
+
 // Sum of two costs; kForbidden absorbs, and a sum past the int64 range is a ProblemError [E211].
 // Example: addCost(3, 4) == 7, addCost(3, kForbidden) == kForbidden.
 int64_t addCost(int64_t a, int64_t b);

@@ -631,7 +631,7 @@ def solve_problem(
     on_progress: Callable[..., object] | None = None,
 ) -> dict[str, Any]: ...
 def solve_problem_file(
-    path: str,
+    path: str | bytes,
     *,
     time_limit_s: float,
     relative_gap: float = 0.0,

@@ -64,7 +64,7 @@ class SolveResult:
 
 
 def solve_ilp(
-    problem: str | os.PathLike[str] | Mapping[str, Any],
+    problem: str | bytes | os.PathLike[str] | Mapping[str, Any],
     *,
     time_limit_s: float = 60.0,
     relative_gap: float = 0.0,
@@ -100,9 +100,12 @@ def solve_ilp(
         )
         file = arguments["name"]
     else:
-        file = os.fspath(problem)
+        file = os.fsdecode(problem)
         answer = solve_problem_file(
-            file, time_limit_s=time_limit_s, relative_gap=relative_gap, on_progress=on_progress
+            os.fsencode(file),
+            time_limit_s=time_limit_s,
+            relative_gap=relative_gap,
+            on_progress=on_progress,
         )
     answer["choice"] = tuple(answer["choice"])
     return SolveResult(file=file, **answer)

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
-#include "intraop/random_problem.h"
+#include "intraop/problem_family.h"
 #include "intraop/solve.h"
 
 namespace shardwright {
@@ -72,44 +75,72 @@ TEST(Certificate, RaisesE921OnAFalseClaim) {
   }
 }
 
-// Changes one thing about a correct claim so that it no longer holds.
-Claim corrupt(const Problem& problem, Claim claim, int kind, std::mt19937_64& random) {
-  const auto pick = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  switch (kind % 7) {
-    case 0:
-      claim.cost += 1;
-      break;
-    case 1:
-      claim.cost -= 1;
-      break;
-    case 2:
-      claim.choice.pop_back();
-      break;
-    case 3:
-      claim.choice[pick(claim.choice.size())] = -1;
-      break;
-    case 4: {
-      const size_t n = pick(claim.choice.size());
-      claim.choice[n] = static_cast<int32_t>(problem.nodes()[n].costs.size());
-      break;
-    }
-    case 5:
-      claim.lower_bound = claim.cost + 1;
-      break;
-    case 6:
-      claim.proof = InfeasibilityProof::kEnumeration;
-      break;
-  }
-  return claim;
+// Changes one thing about a correct claim so that it no longer holds; each is (name, change).
+struct Corruption {
+  const char* name;
+  void (*apply)(const Problem& problem, Claim& claim, std::mt19937_64& random);
+};
+
+size_t pick(std::mt19937_64& random, size_t n) { return static_cast<size_t>(random() % n); }
+
+const std::vector<Corruption>& corruptions() {
+  using Random = std::mt19937_64;
+  static const std::vector<Corruption> all = {
+      {"cost one higher", [](const Problem&, Claim& claim, Random&) { claim.cost += 1; }},
+      {"cost one lower",
+       [](const Problem&, Claim& claim, Random&) {
+         claim.cost -= 1;
+         claim.lower_bound.reset();
+       }},
+      {"another cost", [](const Problem&, Claim& claim,
+                          Random& random) { claim.cost ^= static_cast<int64_t>(random() | 1); }},
+      {"cost of nothing",
+       [](const Problem&, Claim& claim, Random&) {
+         claim.cost = claim.cost == 0 ? std::numeric_limits<int64_t>::min() : -claim.cost;
+       }},
+      {"a choice too few", [](const Problem&, Claim& claim, Random&) { claim.choice.pop_back(); }},
+      {"a choice too many",
+       [](const Problem&, Claim& claim, Random&) { claim.choice.push_back(0); }},
+      {"a negative choice",
+       [](const Problem&, Claim& claim, Random& random) {
+         claim.choice[pick(random, claim.choice.size())] = -1 - static_cast<int32_t>(random() % 9);
+       }},
+      {"a choice past the end",
+       [](const Problem& problem, Claim& claim, Random& random) {
+         const size_t n = pick(random, claim.choice.size());
+         claim.choice[n] = static_cast<int32_t>(problem.nodes()[n].costs.size() + random() % 9);
+       }},
+      {"no choice, yet finished",
+       [](const Problem&, Claim& claim, Random&) { claim.choice.clear(); }},
+      {"bound one above the cost",
+       [](const Problem&, Claim& claim, Random&) { claim.lower_bound = claim.cost + 1; }},
+      {"bound far above the cost",
+       [](const Problem&, Claim& claim, Random&) {
+         claim.lower_bound = std::numeric_limits<int64_t>::max();
+       }},
+      {"a choice, yet none exists",
+       [](const Problem&, Claim& claim, Random& random) {
+         claim.proof = static_cast<InfeasibilityProof>(1 + random() % 5);
+       }},
+      {"a proof that was cut short",
+       [](const Problem&, Claim& claim, Random& random) {
+         claim.choice.clear();
+         claim.proof = static_cast<InfeasibilityProof>(1 + random() % 5);
+         claim.stop = static_cast<StopCause>(1 + random() % 3);
+       }},
+  };
+  return all;
 }
 
-TEST(Certificate, RejectsTwoHundredCorruptedAnswers) {
-  int num_rejected = 0;
+TEST(Certificate, RejectsAThousandCorruptedAnswers) {
   int num_corrupted = 0;
-  for (uint64_t seed = 0; num_corrupted < 200; ++seed) {
+  int num_flipped = 0;
+  int num_tightened = 0;
+  int num_repriced = 0;
+  int num_denied = 0;
+  for (uint64_t seed = 0; num_corrupted < 1000; ++seed) {
     std::mt19937_64 random(seed);
-    testing::RandomProblemOptions shape;
-    const Problem problem = testing::makeRandomProblem(random, shape);
+    const Problem problem = testing::makeFamilyProblem(seed);
     SolveOptions options;
     options.smallest_peak_time_s = 0.0;
     const Answer answer = solve(problem, options);
@@ -119,28 +150,67 @@ TEST(Certificate, RejectsTwoHundredCorruptedAnswers) {
     claim.cost = answer.cost;
     claim.lower_bound = answer.lower_bound;
     ASSERT_FALSE(rejectionOf(problem, claim));
-    for (int kind = 0; kind < 7; ++kind, ++num_corrupted) {
-      if (rejectionOf(problem, corrupt(problem, claim, kind, random))) ++num_rejected;
+    const auto expectRejected = [&](const Problem& of, const Claim& corrupted, const char* name) {
+      ++num_corrupted;
+      EXPECT_TRUE(rejectionOf(of, corrupted)) << name << ", seed " << seed;
+      EXPECT_THROW(certify(of, corrupted), Error) << name << ", seed " << seed;
+    };
+    for (const Corruption& corruption : corruptions()) {
+      Claim corrupted = claim;
+      corruption.apply(problem, corrupted, random);
+      expectRejected(problem, corrupted, corruption.name);
+    }
+    // A proof that none exists, where there are few enough choices to try them all.
+    if (testing::findOptimum(problem).num_choices <= 1000) {
+      Claim infeasible;
+      infeasible.proof = static_cast<InfeasibilityProof>(1 + random() % 5);
+      expectRejected(problem, infeasible, "infeasible");
+      ++num_denied;
     }
     // One byte less than the choice needs.
-    const Problem tighter = problem.withMemoryLimit(answer.peak_bytes - 1);
     if (answer.peak_bytes > 0) {
-      ++num_corrupted;
-      if (rejectionOf(tighter, claim)) ++num_rejected;
+      expectRejected(problem.withMemoryLimit(answer.peak_bytes - 1), claim, "memory");
+      ++num_tightened;
     }
-    // A flipped choice keeps the claimed cost only when it costs the same.
+    // A flipped choice keeps the claimed cost only when it costs the same and fits.
     Claim flipped = claim;
-    const size_t n = static_cast<size_t>(random() % flipped.choice.size());
+    const size_t n = pick(random, flipped.choice.size());
     flipped.choice[n] =
         (flipped.choice[n] + 1) % static_cast<int32_t>(problem.nodes()[n].costs.size());
-    const Evaluation found = evaluateChoice(problem, flipped.choice);
-    if (!found.valid() || found.cost != claim.cost) {
-      ++num_corrupted;
-      if (rejectionOf(problem, flipped)) ++num_rejected;
+    const auto price = testing::priceOf(problem, flipped.choice);
+    if (!price || *price != claim.cost) {
+      expectRejected(problem, flipped, "flipped choice");
+      ++num_flipped;
+    }
+    // The answer of a problem in which one chosen entry costs one more, or is forbidden.
+    if (!problem.edges().empty()) {
+      const ChoiceEdge& edge = problem.edges()[pick(random, problem.edges().size())];
+      int32_t row = claim.choice[edge.u.index()];
+      int32_t col = claim.choice[edge.v.index()];
+      if (edge.transposed) std::swap(row, col);
+      const CostTable& table = problem.table(edge.table);
+      std::vector<int64_t> costs(table.costs().begin(), table.costs().end());
+      int64_t& entry = costs[static_cast<size_t>(row) * static_cast<size_t>(table.numCols()) +
+                             static_cast<size_t>(col)];
+      entry = seed % 2 == 0 ? entry + 1 : kForbidden;
+      ProblemBuilder builder;
+      for (const ChoiceNode& node : problem.nodes()) builder.addNode(node.costs, node.memory);
+      for (const ChoiceEdge& other : problem.edges()) {
+        const CostTable& old = problem.table(other.table);
+        builder.addEdge(other.u, other.v,
+                        builder.addTable(old.numRows(), old.numCols(),
+                                         &other == &edge ? costs
+                                                         : std::vector<int64_t>(old.costs().begin(),
+                                                                                old.costs().end())),
+                        other.transposed);
+      }
+      expectRejected(std::move(builder).build().withMemoryLimit(problem.memoryLimitBytes()), claim,
+                     "repriced edge");
+      ++num_repriced;
     }
   }
-  EXPECT_GE(num_corrupted, 200);
-  EXPECT_EQ(num_rejected, num_corrupted);
+  EXPECT_GE(num_corrupted, 1000);
+  for (int count : {num_flipped, num_tightened, num_repriced, num_denied}) EXPECT_GE(count, 20);
 }
 
 }  // namespace

@@ -138,7 +138,6 @@ TEST(Engines, EveryOneEqualsTryingEveryChoice) {
   for (const char* phase : {"elimination", "lagrangian", "messages", "enumeration"}) {
     EXPECT_GE(phases[phase], 100) << phase;
   }
-  for (auto& [n, c] : phases) printf("%s %d\n", n.c_str(), c);
 }
 
 // Slow suite. --gtest_random_seed=N draws other problems.

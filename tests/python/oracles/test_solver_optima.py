@@ -71,30 +71,34 @@ def medium(seed):
 
 
 def check_against_highs(seeds):
-    """Returns how many HiGHS proved: those must agree; the others may not be better."""
-    num_proven = num_infeasible = 0
+    """Returns how many of the optima that HiGHS proves are proven here too; all must be found."""
+    num_compared = num_proven = num_infeasible = 0
     for seed in seeds:
         problem = medium(seed)
-        theirs = solve_with_highs(problem, time_limit_s=60)
-        if theirs.proven:
-            check_optimum(problem, theirs.cost)
-            num_proven += 1
-            num_infeasible += theirs.cost is None
+        theirs = solve_with_highs(problem, time_limit_s=300)
+        if not theirs.proven:
+            continue
+        num_compared += 1
+        ours = solve_ilp(problem, time_limit_s=60)
+        if theirs.cost is None:
+            num_infeasible += 1
+            assert ours.status == "infeasible", seed
         else:
-            ours = solve_ilp(problem, time_limit_s=60)
-            if theirs.cost is not None:
-                assert ours.cost is not None, seed
-                assert ours.lower_bound <= theirs.cost, seed
-    return num_proven, num_infeasible
+            assert ours.cost == theirs.cost, seed
+            assert ours.lower_bound <= theirs.cost, seed
+            assert evaluate(problem, ours.choice).violations == (), seed
+        num_proven += ours.status in {"optimal", "infeasible"}
+    assert num_infeasible <= num_compared // 2
+    return num_compared, num_proven
 
 
 def test_medium_problems_equal_highs():
-    num_proven, _ = check_against_highs(range(18))
-    assert num_proven >= 15
+    assert check_against_highs(range(18)) == (18, 18)
 
 
 @pytest.mark.slow
 def test_three_hundred_medium_problems_equal_highs():
-    num_proven, num_infeasible = check_against_highs(range(100, 400))
-    assert num_proven >= 290
-    assert num_infeasible <= 150
+    num_compared, num_proven = check_against_highs(range(100, 400))
+    assert num_compared >= 295
+    # The clock decides what a busy machine still proves.
+    assert num_proven >= num_compared - 5
