@@ -21,6 +21,7 @@ from shardwright.plan import Plan
 from shardwright.planning import plan
 from shardwright.rules import register_rule
 from shardwright.solve import SolveResult, solve_ilp
+from shardwright.stages import StageMemory, StageSolution, solve_stages
 from shardwright.version import __version__
 
 __all__ = [
@@ -39,10 +40,13 @@ __all__ = [
     "ShardwrightError",
     "SolveResult",
     "SolverError",
+    "StageMemory",
+    "StageSolution",
     "__version__",
     "parallelize",
     "plan",
     "register_rule",
     "solve_ilp",
+    "solve_stages",
     "testing",
 ]

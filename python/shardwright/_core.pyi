@@ -615,6 +615,24 @@ def add_transfers(
     num_microbatches: int,
 ) -> Schedule: ...
 
+# --- stage search: see shardwright.stages ---
+
+def search_stages(
+    *,
+    times: Any,
+    submeshes: Sequence[tuple[int, int]],
+    num_devices: int,
+    use_all_devices: bool,
+    num_microbatches: int,
+    boundary_times: Any | None,
+    overlap_transfers: bool,
+    schedule: str,
+    fixed_bytes: Any | None,
+    microbatch_bytes: Any | None,
+    memory_limit_bytes: int | None,
+    time_limit_s: float,
+) -> dict[str, Any]: ...
+
 # --- solve: see shardwright.solve ---
 
 def solve_problem(

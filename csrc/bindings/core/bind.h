@@ -28,5 +28,7 @@ void bindSharding(pybind11::module_& module);
 void bindPlan(pybind11::module_& module);
 // Pipeline schedules, their actions and the check that runs them.
 void bindSchedule(pybind11::module_& module);
+// The stage search on tables (`search_stages`).
+void bindStages(pybind11::module_& module);
 
 }  // namespace shardwright

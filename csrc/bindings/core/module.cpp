@@ -18,4 +18,5 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindProgram(module);
   shardwright::bindPlan(module);
   shardwright::bindSchedule(module);
+  shardwright::bindStages(module);
 }

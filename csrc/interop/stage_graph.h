@@ -1,0 +1,26 @@
+// A stage problem as a DeviceGraph: a node is a boundary, how tensors lie on its two sides, and how
+// many stages follow; an arc is a stage.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "interop/device_path.h"
+#include "interop/stage_problem.h"
+
+namespace shardwright {
+
+struct StageGraph {
+  DeviceGraph graph;
+  std::vector<std::int32_t> boundary_of_node;
+  std::vector<std::int32_t> kind_of_arc;
+};
+
+// With `most_stages`, paths of at most that many stages; zero-bubble's memory is then that of so
+// many (stages hold less when they are fewer). Without, any number of stages, and zero-bubble's
+// memory is that of the most there can be. Contract: the problem is valid, most_stages >= 1.
+StageGraph buildStageGraph(const StageProblem& problem,
+                           std::optional<int> most_stages = std::nullopt);
+
+}  // namespace shardwright
