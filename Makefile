@@ -28,13 +28,14 @@ CLANG_FORMAT = $(shell PATH="$(BIN):$$PATH" command -v clang-format)
 # The package is used in place; one thread per process, for the tests start several.
 RUN := PYTHONPATH="$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH}" OMP_NUM_THREADS=1
 
-.PHONY: help build build-cuda demo test test-all test-cpp test-python lint format tidy clean
+.PHONY: help build build-cuda demo test test-all test-cpp test-python test-asan test-tsan lint format tidy clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      train a small GPT on 4 processes under a searched plan"
 	@echo "make test      C++ and Python tests, without the slow ones"
 	@echo "make test-all  all tests"
+	@echo "make test-asan, make test-tsan  C++ tests of the planner under sanitizers"
 	@echo "make build     compiled modules into python/shardwright"
 	@echo "make lint      ruff, mypy, clang-format;  make format rewrites;  make tidy runs clang-tidy"
 	@echo "make clean     remove what was built (keeps .venv)"
@@ -97,6 +98,19 @@ test-cpp: build
 	      --gtest_filter="$(CPP_TESTS)" --gtest_output="xml:$(BUILD_DIR)/$$binary.xml" || exit 1; \
 	  done; \
 	fi
+
+# C++ tests of the planner (no torch) built with sanitizers, beside the ordinary build. CBC's worker is
+# forked from a process with several threads.
+test-asan: SANITIZE = address,undefined
+test-asan: export ASAN_OPTIONS = detect_leaks=1
+test-asan: export UBSAN_OPTIONS = print_stacktrace=1
+test-tsan: SANITIZE = thread
+test-tsan: export TSAN_OPTIONS = die_after_fork=0 halt_on_error=1
+test-asan test-tsan: $(DEPENDENCIES)
+	PATH="$(BIN):$$PATH" cmake -S . -B build-$(@:test-%=%) -G Ninja -DPython_EXECUTABLE="$(PY)" \
+	  -DSHARDWRIGHT_SANITIZE=$(SANITIZE) -DSHARDWRIGHT_BUILD_RUNTIME=OFF $(CMAKE_ARGS)
+	PATH="$(BIN):$$PATH" cmake --build build-$(@:test-%=%) -j $(JOBS) --target shardwright_tests
+	build-$(@:test-%=%)/shardwright_tests --gtest_brief=1 --gtest_filter="$(CPP_TESTS)"
 
 # Every check runs, so that one run shows all findings.
 lint: $(DEPENDENCIES)

@@ -20,6 +20,6 @@ if(SHARDWRIGHT_SANITIZE)
   endif()
   target_compile_options(
     shardwright_options INTERFACE
-    "$<${cxx}:-fsanitize=${SHARDWRIGHT_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;-g>")
+    "$<${cxx}:-fsanitize=${SHARDWRIGHT_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;-g1;-O1>")
   target_link_options(shardwright_options INTERFACE "-fsanitize=${SHARDWRIGHT_SANITIZE}")
 endif()

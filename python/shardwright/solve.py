@@ -16,6 +16,7 @@ import numpy as np
 
 from shardwright._core import solve_problem, solve_problem_file
 from shardwright.errors import ConfigError, ProblemError, ShardwrightError
+from shardwright.progress import search_line
 
 Progress = Callable[[str, int | None, int | None, float], None]
 
@@ -88,8 +89,7 @@ def solve_ilp(
         ProblemError: The problem is malformed [E211, E212, E213].
         ConfigError: time_limit_s or relative_gap is not a number that can be used [E511].
     """
-    _check_number("time_limit_s", time_limit_s, "a number of seconds above 0", positive=True)
-    _check_number("relative_gap", relative_gap, "0 or more", positive=False)
+    _check_search_numbers(time_limit_s, relative_gap)
     if isinstance(problem, Mapping):
         arguments = _arguments_of(problem)
         answer = solve_problem(
@@ -109,6 +109,11 @@ def solve_ilp(
         )
     answer["choice"] = tuple(answer["choice"])
     return SolveResult(file=file, **answer)
+
+
+def _check_search_numbers(time_limit_s: float, relative_gap: float) -> None:
+    _check_number("time_limit_s", time_limit_s, "a number of seconds above 0", positive=True)
+    _check_number("relative_gap", relative_gap, "0 or more", positive=False)
 
 
 def _check_number(name: str, value: Any, wanted: str, *, positive: bool) -> None:
@@ -211,7 +216,11 @@ def run_solve(argv: Sequence[str]) -> int:
     """Runs ``shardwright solve`` with the arguments after the sub-command's name.
 
     Returns:
-        0, or 1 when a file could not be read (its error goes to stderr, the others still run).
+        0, 1 when a file could not be read (its error goes to stderr, the others still run), or 130
+        when interrupted: the best verified answer so far is printed, later files are left out.
+
+    Raises:
+        ConfigError: An option is not a number that can be used [E511].
     """
     parser = argparse.ArgumentParser(prog="shardwright solve")
     _add_solve_arguments(parser)
@@ -219,35 +228,28 @@ def run_solve(argv: Sequence[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    _check_search_numbers(arguments.time_limit, arguments.gap)
     code = 0
     for file in arguments.files:
+        line = search_line()
         try:
             result = solve_ilp(
                 file,
                 time_limit_s=arguments.time_limit,
                 relative_gap=arguments.gap,
-                on_progress=_terminal_progress() if not arguments.json else None,
+                on_progress=line,
             )
         except ShardwrightError as error:
             print(error, file=sys.stderr)
             code = 1
             continue
+        finally:
+            if line:
+                line.clear()
         print(result.to_json() if arguments.json else _describe(result), flush=True)
         if result.stop == "interrupted":
             return 130
     return code
-
-
-def _terminal_progress() -> Progress | None:
-    """A progress line on stderr, for terminals only."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(phase: str, cost: int | None, lower_bound: int | None, seconds: float) -> None:
-        line = f"{seconds:6.1f} s  {phase}  cost {cost}  bound {lower_bound}"
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
-    return show
 
 
 def _describe(result: SolveResult) -> str:
