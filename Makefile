@@ -12,6 +12,8 @@ CMAKE_ARGS ?=
 PYTEST_ARGS ?=
 # C++ suites that 'make test' leaves to 'make test-all' are called Slow....
 CPP_TESTS ?= -Slow*
+FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 1
 
 ifeq ($(SHARDWRIGHT_VENV),)
 VENV := $(CURDIR)/.venv
@@ -28,7 +30,7 @@ CLANG_FORMAT = $(shell PATH="$(BIN):$$PATH" command -v clang-format)
 # The package is used in place; one thread per process, for the tests start several.
 RUN := PYTHONPATH="$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH}" OMP_NUM_THREADS=1
 
-.PHONY: help build build-cuda demo test test-all test-cpp test-python test-asan test-tsan lint format tidy clean
+.PHONY: help build build-cuda demo test test-all test-cpp test-python test-asan test-tsan fuzz lint format tidy clean
 .DELETE_ON_ERROR:
 
 help:
@@ -36,6 +38,7 @@ help:
 	@echo "make test      C++ and Python tests, without the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make test-asan, make test-tsan  C++ tests of the planner under sanitizers"
+	@echo "make fuzz      the reader of problem files, for FUZZ_SECONDS ($(FUZZ_SECONDS)) with FUZZ_SEED ($(FUZZ_SEED))"
 	@echo "make build     compiled modules into python/shardwright"
 	@echo "make lint      ruff, mypy, clang-format;  make format rewrites;  make tidy runs clang-tidy"
 	@echo "make clean     remove what was built (keeps .venv)"
@@ -101,16 +104,23 @@ test-cpp: build
 
 # C++ tests of the planner (no torch) built with sanitizers, beside the ordinary build. CBC's worker is
 # forked from a process with several threads.
-test-asan: SANITIZE = address,undefined
-test-asan: export ASAN_OPTIONS = detect_leaks=1
-test-asan: export UBSAN_OPTIONS = print_stacktrace=1
+test-asan fuzz: SANITIZE = address,undefined
+test-asan fuzz: export ASAN_OPTIONS = detect_leaks=1
+test-asan fuzz: export UBSAN_OPTIONS = print_stacktrace=1
 test-tsan: SANITIZE = thread
 test-tsan: export TSAN_OPTIONS = die_after_fork=0 halt_on_error=1
+SANITIZED_BUILD = PATH="$(BIN):$$PATH" cmake -S . -B $(1) -G Ninja -DPython_EXECUTABLE="$(PY)" \
+  -DSHARDWRIGHT_SANITIZE=$(SANITIZE) -DSHARDWRIGHT_BUILD_RUNTIME=OFF -DSHARDWRIGHT_FUZZ=ON $(CMAKE_ARGS) && \
+  PATH="$(BIN):$$PATH" cmake --build $(1) -j $(JOBS) --target
+
 test-asan test-tsan: $(DEPENDENCIES)
-	PATH="$(BIN):$$PATH" cmake -S . -B build-$(@:test-%=%) -G Ninja -DPython_EXECUTABLE="$(PY)" \
-	  -DSHARDWRIGHT_SANITIZE=$(SANITIZE) -DSHARDWRIGHT_BUILD_RUNTIME=OFF $(CMAKE_ARGS)
-	PATH="$(BIN):$$PATH" cmake --build build-$(@:test-%=%) -j $(JOBS) --target shardwright_tests
+	$(call SANITIZED_BUILD,build-$(@:test-%=%)) shardwright_tests
 	build-$(@:test-%=%)/shardwright_tests --gtest_brief=1 --gtest_filter="$(CPP_TESTS)"
+
+# Mutated problem files, guided by coverage, under the same sanitizers.
+fuzz: $(DEPENDENCIES)
+	$(call SANITIZED_BUILD,build-asan) shardwright_fuzz_reader
+	build-asan/shardwright_fuzz_reader $(FUZZ_SECONDS) $(FUZZ_SEED)
 
 # Every check runs, so that one run shows all findings.
 lint: $(DEPENDENCIES)

@@ -1,0 +1,20 @@
+# `shardwright_fuzz_reader`: the reader's sources once more, instrumented for the driver's coverage.
+set(fuzzed_sources "")
+foreach(name contest_reader json_scanner problem)
+  list(APPEND fuzzed_sources "${CMAKE_SOURCE_DIR}/csrc/intraop/${name}.cpp")
+endforeach()
+set(driver "${CMAKE_SOURCE_DIR}/tests/cpp/fuzz")
+add_library(shardwright_fuzzed OBJECT ${fuzzed_sources})
+target_include_directories(shardwright_fuzzed PRIVATE "${CMAKE_SOURCE_DIR}/csrc")
+target_compile_options(shardwright_fuzzed PRIVATE -fsanitize-coverage=trace-pc)
+target_link_libraries(shardwright_fuzzed PRIVATE shardwright_options)
+if(ZLIB_FOUND)
+  target_link_libraries(shardwright_fuzzed PRIVATE ZLIB::ZLIB)
+  target_compile_definitions(shardwright_fuzzed PRIVATE SHARDWRIGHT_HAVE_ZLIB)
+endif()
+add_executable(shardwright_fuzz_reader
+  "${driver}/contest_reader_fuzz.cpp" "${driver}/mutator.cpp" "${driver}/coverage.cpp"
+  $<TARGET_OBJECTS:shardwright_fuzzed>)
+target_include_directories(shardwright_fuzz_reader PRIVATE "${CMAKE_SOURCE_DIR}/tests/cpp")
+target_link_libraries(shardwright_fuzz_reader PRIVATE shardwright_core)
+set_target_properties(shardwright_fuzz_reader PROPERTIES INSTALL_RPATH "${SHARDWRIGHT_CBC_RPATH}")
