@@ -615,6 +615,42 @@ def add_transfers(
     num_microbatches: int,
 ) -> Schedule: ...
 
+class TimedAction:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def action(self) -> Action: ...
+    @property
+    def start_us(self) -> float: ...
+    @property
+    def end_us(self) -> float: ...
+
+class Simulation:
+    @property
+    def time_us(self) -> float: ...
+    @property
+    def pipeline_us(self) -> float: ...
+    @property
+    def bubble_share(self) -> float: ...
+    @property
+    def busy_us(self) -> list[float]: ...
+    @property
+    def most_in_flight(self) -> list[int]: ...
+    @property
+    def actions(self) -> list[TimedAction]: ...
+
+def simulate_schedule(
+    schedule: Schedule,
+    *,
+    forward_us: Sequence[float],
+    backward_input_us: Sequence[float],
+    backward_weight_us: Sequence[float],
+    once_us: Sequence[float] = ...,
+    edge_forward_us: Sequence[float] = ...,
+    edge_backward_us: Sequence[float] = ...,
+    blocking: bool = False,
+) -> Simulation: ...
+
 # --- stage search: see shardwright.stages ---
 
 def search_stages(

@@ -18,5 +18,6 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindProgram(module);
   shardwright::bindPlan(module);
   shardwright::bindSchedule(module);
+  shardwright::bindSimulator(module);
   shardwright::bindStages(module);
 }
