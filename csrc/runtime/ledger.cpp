@@ -16,13 +16,15 @@ void Ledger::beginStep(std::int64_t step) {
   next_ordinal_ = 0;
 }
 
-std::uint64_t Ledger::start(std::string op, std::string group, std::int64_t bytes) {
+std::uint64_t Ledger::start(std::string op, std::string group, std::int64_t bytes,
+                            std::string context) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ring_[num_started_ % kCapacity] = {.step = step_,
                                      .ordinal = next_ordinal_++,
                                      .op = std::move(op),
                                      .group = std::move(group),
                                      .bytes = bytes,
+                                     .context = std::move(context),
                                      .done = false};
   return num_started_++;
 }
@@ -34,10 +36,10 @@ void Ledger::finish(std::uint64_t ticket) {
   }
 }
 
-void Ledger::fail(std::uint64_t ticket, std::string reason) {
+void Ledger::fail(std::uint64_t ticket, std::string reason, int peer) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (num_started_ - ticket <= kCapacity) {
-    failure_ = {.entry = ring_[ticket % kCapacity], .reason = std::move(reason)};
+    failure_ = {.entry = ring_[ticket % kCapacity], .reason = std::move(reason), .peer = peer};
   }
 }
 

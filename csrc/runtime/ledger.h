@@ -1,4 +1,5 @@
-// What this rank has been doing: the last collectives it started, for messages about failures.
+// What this rank has been doing: the last collectives and transfers it started, for messages about
+// failures.
 #pragma once
 
 #include <array>
@@ -10,21 +11,23 @@
 
 namespace shardwright {
 
-// One collective. `ordinal` counts the collectives of a step from 0: with the program it gives the
-// instruction and the user's source line.
+// One collective, or one transfer between stages. `ordinal` counts both from 0 within a step: with
+// the program it gives the instruction and the user's source line.
 struct LedgerEntry {
   std::int64_t step = -1;
   std::int64_t ordinal = -1;
   std::string op;
   std::string group;
   std::int64_t bytes = 0;
+  std::string context;  // of a transfer: "stage 0 -> 1, microbatch 3"
   bool done = false;
 };
 
-// A collective that threw, with the words of the library underneath.
+// A collective or transfer that threw, with the words of the library underneath.
 struct CollectiveFailure {
   LedgerEntry entry;
   std::string reason;
+  int peer = -1;  // of a transfer: the rank at the other end, where it is known
 };
 
 // Ring of the last kCapacity collectives of this process. A mutex guards it: one uncontended lock
@@ -39,9 +42,10 @@ class Ledger {
   // Starts step `step`; the next collective has ordinal 0.
   void beginStep(std::int64_t step);
   // Notes a collective that is about to start; returns its ticket for finish() and fail().
-  std::uint64_t start(std::string op, std::string group, std::int64_t bytes);
+  std::uint64_t start(std::string op, std::string group, std::int64_t bytes,
+                      std::string context = {});
   void finish(std::uint64_t ticket);
-  void fail(std::uint64_t ticket, std::string reason);
+  void fail(std::uint64_t ticket, std::string reason, int peer = -1);
 
   // Oldest first, at most `limit` of the newest.
   std::vector<LedgerEntry> entries(std::size_t limit) const;

@@ -12,5 +12,7 @@ namespace shardwright {
 void bindBuildInfo(pybind11::module_& module);
 // The step ledger: `begin_step`, `ledger_entries`, `last_ledger_entry`, `take_failure`.
 void bindLedger(pybind11::module_& module);
+// Transfers between stages: `StageTransfer`, `PendingTransfer`.
+void bindStageTransfer(pybind11::module_& module);
 
 }  // namespace shardwright

@@ -17,6 +17,7 @@ py::dict entryDict(const LedgerEntry& entry) {
   result["op"] = entry.op;
   result["group"] = entry.group;
   result["bytes"] = entry.bytes;
+  result["context"] = entry.context;
   result["done"] = entry.done;
   return result;
 }
@@ -28,6 +29,7 @@ py::object takeFailure() {
   }
   py::dict result = entryDict(failure->entry);
   result["reason"] = failure->reason;
+  result["peer"] = failure->peer;
   return result;
 }
 

@@ -10,4 +10,5 @@ PYBIND11_MODULE(_runtime, module) {
   shardwright::registerErrorTranslation();
   shardwright::bindBuildInfo(module);
   shardwright::bindLedger(module);
+  shardwright::bindStageTransfer(module);
 }

@@ -55,7 +55,9 @@ class Sign:
         """Where it was, in words."""
         if self.ordinal < 0:
             return "before its first collective"
-        return f"last seen at step {self.step}, collective {self.ordinal} ({self.op})"
+        kind = "transfer" if self.op == "transfer" else "collective"
+        shown = "" if self.op == "transfer" else f" ({self.op})"
+        return f"last seen at step {self.step}, {kind} {self.ordinal}{shown}"
 
 
 class Heartbeat:
@@ -164,11 +166,12 @@ def judge(
     group: Sequence[int],
     sleep: Callable[[float], None] = time.sleep,
 ) -> CollectiveError:
-    """The error to raise for a failed collective.
+    """The error to raise for a failed collective or transfer between stages.
 
     Args:
         heartbeat: signs of life; None when there are none.
-        failure: from the ledger: step, ordinal, op, group, bytes, reason.
+        failure: from the ledger: step, ordinal, op, group, bytes, reason, and of a transfer the
+            peer (-1: unknown) and the context, such as "stage 0 -> 1, microbatch 3".
         site: where in the program it is.
         group: ranks that take part.
         sleep: how to wait.
@@ -179,7 +182,8 @@ def judge(
     if heartbeat is not None:
         verdict, advice, code = _verdict(heartbeat, failure, group, timed_out, sleep)
     values = [
-        f"collective {failure['ordinal']} of step {failure['step']}, {failure['bytes']} bytes",
+        f"{_kind(failure)} {failure['ordinal']} of step {failure['step']}, "
+        f"{failure['bytes']} bytes",
         f"ranks of the group: {', '.join(map(str, group))}" if group else "group unknown",
         f"verdict: {verdict}",
     ]
@@ -189,12 +193,23 @@ def judge(
     values.append(f"torch says: {reason[0][:200] if reason else ''}")
     who = f"rank {rank}: " if rank >= 0 else ""
     return CollectiveError(
-        f"{who}{failure['op']} failed: {verdict}.",
+        f"{who}{_named(failure)} failed: {verdict}.",
         code=code,
         values=values,
         where=site.source if site is not None else "",
         advice=advice,
     )
+
+
+def _kind(failure: Mapping[str, Any]) -> str:
+    return "transfer" if failure["op"] == "transfer" else "collective"
+
+
+def _named(failure: Mapping[str, Any]) -> str:
+    """What failed: "all_reduce", "transfer (stage 0 -> 1, microbatch 3) with rank 2"."""
+    context, peer = failure.get("context", ""), failure.get("peer", -1)
+    text = f"{failure['op']} ({context})" if context else str(failure["op"])
+    return f"{text} with rank {peer}" if peer >= 0 else text
 
 
 def _verdict(
@@ -230,10 +245,12 @@ def _verdict(
             "E401",
         )
     mine = (failure["step"], failure["ordinal"])
+    # Stages run programs of their own: places in them do not compare.
+    is_transfer = _kind(failure) == "transfer"
     diverged = [
         before[r] for r in others
         if r in before and (before[r].step, before[r].ordinal) == mine
-        and before[r].op not in ("", failure["op"])
+        and before[r].op not in ("", failure["op"]) and not is_transfer
     ]  # fmt: skip
     if diverged:
         named = "; ".join(f"rank {s.rank} is in {s.op} there" for s in diverged)
@@ -245,6 +262,9 @@ def _verdict(
         r for r in group
         if r in after and r != heartbeat.rank and (after[r].step, after[r].ordinal) < mine
     ]  # fmt: skip
+    if is_transfer:
+        peer = failure.get("peer", -1)
+        absent = [peer] if timed_out and peer in after else []
     if silent:
         named = "; ".join(
             f"rank {r} has stopped ({after[r].place})" if r in after else f"rank {r} never started"

@@ -68,7 +68,7 @@ def check_transfer(atoms, source, source_mesh, target, target_mesh, steps) -> No
         on_host[hosts[rank]] |= set(part.ravel().tolist())
     arrived = defaultdict(set)
 
-    for step in in_blocking_order(steps):
+    for step in in_blocking_order(by_rank(steps)):
         from_rank, to_rank = step.source_rank, step.target_rank
         if (step.kind == "copy") != (from_rank == to_rank):
             raise TransferError(f"{step!r} is no {step.kind}")
@@ -104,18 +104,24 @@ def one_atom_dims(atoms, order):
     return _core.TensorAtoms(atoms.sizes, [[atom] for atom in order])
 
 
-def in_blocking_order(steps):
-    """The steps as ranks reach them when each waits for the partner at every message."""
+def by_rank(steps):
+    """What each rank does, in its order."""
     queues = defaultdict(list)
     for step in steps:
         for rank in {step.source_rank, step.target_rank}:
             queues[rank].append(step)
+    return queues
+
+
+def in_blocking_order(queues):
+    """The steps as ranks reach them when each waits for the partner at every message."""
+    queues = {rank: list(queue) for rank, queue in queues.items()}
     while any(queues.values()):
         ready = [
             step
             for rank in sorted(queues)
             for step in queues[rank][:1]
-            if rank == step.source_rank and queues[step.target_rank][0] is step
+            if rank == step.source_rank and queues[step.target_rank][:1] == [step]
         ]
         if not ready:
             raise TransferError("the ranks wait for each other")
