@@ -17,6 +17,7 @@ bool Elimination::Run::forward() {
   total_ = plan_.problem_.offset();
   messages_.resize(plan_.steps_.size());
   step_names_.resize(plan_.steps_.size());
+  least_.resize(plan_.steps_.size());
   for (size_t s = 0; s < plan_.steps_.size(); ++s) {
     if (!sendMessage(s)) return false;
   }
@@ -50,6 +51,15 @@ std::vector<int32_t> Elimination::Run::backtrack() const {
     }
   }
   return labels;
+}
+
+EliminationTables Elimination::Run::takeTables() {
+  EliminationTables tables;
+  tables.optimum = total_;
+  if (total_ != kInfinity) tables.labels = backtrack();
+  for (const MessagePtr& message : messages_) tables.costs.emplace_back(message, &message->costs);
+  tables.least = std::move(least_);
+  return tables;
 }
 
 size_t Elimination::Run::offsetOf(const Factor& factor, const std::vector<size_t>& digits) {
@@ -136,6 +146,7 @@ bool Elimination::Run::sendMessage(size_t s) {
   if (const auto it = message_of_name_.find(name); it != message_of_name_.end()) {
     messages_[s] = it->second.message;
     step_names_[s] = it->second.name;
+    least_[s] = it->second.least;
     total_ += it->second.least;
     return true;
   }
@@ -150,6 +161,7 @@ bool Elimination::Run::sendMessage(size_t s) {
     total_ += least;
   }
   messages_[s] = internMessage(std::move(*costs));
+  least_[s] = least;
   step_names_[s] = static_cast<int32_t>(message_of_name_.size());
   message_of_name_.emplace(std::move(name), Sent{messages_[s], least, step_names_[s]});
   return true;
@@ -238,6 +250,13 @@ std::optional<EliminationResult> Elimination::solve(const UnaryCosts& unary,
   result.optimum = run.total();
   if (result.optimum != kInfinity) result.labels = run.backtrack();
   return result;
+}
+
+std::optional<EliminationTables> Elimination::tables(const UnaryCosts& unary,
+                                                     const std::function<bool()>& stop) const {
+  Run run(*this, unary, stop);
+  if (!run.forward()) return std::nullopt;
+  return run.takeTables();
 }
 
 std::optional<MarginalResult> Elimination::minMarginals(const UnaryCosts& unary,

@@ -26,6 +26,15 @@ struct EliminationResult {
   std::vector<int32_t> labels;
 };
 
+struct EliminationTables {
+  double optimum = kInfinity;  // offset included; infinity when every choice is forbidden
+  // Per step: least cost of everything eliminated into it, itself included, for each assignment of
+  // its scope (first variable slowest), less the least entry of its table and of those before it.
+  std::vector<std::shared_ptr<const std::vector<double>>> costs;
+  std::vector<double> least;    // per step: the least entry of its own table, subtracted from it
+  std::vector<int32_t> labels;  // a choice that attains the optimum
+};
+
 struct MarginalResult {
   double optimum = kInfinity;  // offset included
   UnaryCosts costs;  // least cost per variable and value, offset included; empty when infeasible
@@ -46,16 +55,7 @@ class Elimination {
   // Most variables in one table.
   int32_t width() const { return width_; }
 
-  // Least cost under the given unary costs and a choice attaining it; nothing when stop() said so.
-  std::optional<EliminationResult> solve(const UnaryCosts& unary,
-                                         const std::function<bool()>& stop = {}) const;
-
-  // Least cost for each value of each variable (infinity when the value is impossible); nothing
-  // when stop() said so. Costs two to three solves.
-  std::optional<MarginalResult> minMarginals(const UnaryCosts& unary,
-                                             const std::function<bool()>& stop = {}) const;
-
- private:
+  // One variable's turn: what it is summed with and what it leaves a table over.
   struct Step {
     int32_t variable = 0;
     std::vector<int32_t> scope;     // neighbours left when it goes, in elimination order
@@ -63,6 +63,22 @@ class Elimination {
     std::vector<int32_t> edges;     // original edges in its bucket
     std::vector<int32_t> children;  // earlier steps whose tables land in its bucket
   };
+  const std::vector<Step>& steps() const { return steps_; }
+
+  // Least cost under the given unary costs and a choice attaining it; nothing when stop() said so.
+  std::optional<EliminationResult> solve(const UnaryCosts& unary,
+                                         const std::function<bool()>& stop = {}) const;
+
+  // The tables of one solve, kept; nothing when stop() said so. Equal tables are one.
+  std::optional<EliminationTables> tables(const UnaryCosts& unary,
+                                          const std::function<bool()>& stop = {}) const;
+
+  // Least cost for each value of each variable (infinity when the value is impossible); nothing
+  // when stop() said so. Costs two to three solves.
+  std::optional<MarginalResult> minMarginals(const UnaryCosts& unary,
+                                             const std::function<bool()>& stop = {}) const;
+
+ private:
   class Run;
 
   void findOrder(double max_log_entries);

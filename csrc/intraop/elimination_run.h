@@ -25,6 +25,8 @@ class Elimination::Run {
   // After forward: the least cost, offset included.
   double total() const { return total_; }
   std::vector<int32_t> backtrack() const;
+  // After forward: hands the tables out; this may not be used afterwards.
+  EliminationTables takeTables();
   // After forward: least cost per variable and value; nothing when stopped.
   std::optional<UnaryCosts> marginals();
 
@@ -74,6 +76,7 @@ class Elimination::Run {
   const std::function<bool()>& stop_;
   double total_ = 0.0;
   std::vector<MessagePtr> messages_;
+  std::vector<double> least_;
   std::vector<int32_t> step_names_;
   std::map<std::vector<double>, int32_t> unary_ids_;
   std::map<std::vector<int32_t>, Sent> message_of_name_;

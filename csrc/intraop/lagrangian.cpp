@@ -17,12 +17,14 @@ class LagrangianSearch {
 
   LagrangianResult run(const std::vector<double>& start) {
     std::vector<double> multipliers(static_cast<size_t>(problem_.numRows()), 0.0);
-    if (!evaluate(multipliers)) return std::move(result_);
-    if (!start.empty()) {
+    const bool has_start =
+        std::any_of(start.begin(), start.end(), [](double multiplier) { return multiplier > 0.0; });
+    if (!has_start && !evaluate(multipliers)) return std::move(result_);
+    if (has_start) {
       for (size_t row = 0; row < start.size(); ++row) {
         if (start[row] > 0.0) activate(static_cast<int32_t>(row), 4.0 * start[row]);
       }
-      if (!evaluate(start)) return std::move(result_);
+      if (!evaluate(start) || !maximiseOverActiveRows()) return std::move(result_);
     }
     while (addViolatedRows()) {
       if (!maximiseOverActiveRows()) return std::move(result_);

@@ -45,7 +45,7 @@ class MessageDual {
     if (price()) {
       const int num_first = target_gain_ > 0.0 ? kWarmSweeps : kFirstSweeps;
       for (int i = 0; i < num_first && !over(); ++i) sweep();
-      if (problem_.numRows() == 0) {
+      if (problem_.numRows() == 0 || options_.keep_multipliers) {
         sweepUntilStalled();
       } else {
         climb();

@@ -12,7 +12,8 @@
 namespace shardwright {
 
 struct MessageDualOptions {
-  double time_limit_s = 10.0;  // nominal seconds, see WorkMeter
+  double time_limit_s = 10.0;     // nominal seconds, see WorkMeter
+  bool keep_multipliers = false;  // the start is known to be good: only sweep
   // Cost of the best known choice: no bound above it is needed, and gains that are small beside
   // what is missing to it count as a stall. Asked again and again, as on_labels may lower it.
   std::function<double()> target;

@@ -30,6 +30,7 @@ Claim Search::run() {
     const ReducedProblem reduced(reduction_, layout_);
     const size_t values_before = numValues(reduced);
     const double cutoff_before = cutoff();
+    const double distance_before = distance();
     const EliminationLimits limits{options_.max_elimination_work, options_.max_elimination_bytes};
     const Elimination elimination(reduced, limits);
     if (!elimination.fits() || elimination.work() > kLightWork) {
@@ -38,6 +39,10 @@ Claim Search::run() {
           elimination.fits() &&
           meter_.seconds() > 1.5 * elimination.work() / WorkMeter::kRowEntriesPerSecond;
       if (!tried_enough && numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
+      if (elimination.fits() && !guessed_multipliers_.empty() &&
+          searchByPareto(reduced, elimination, multipliersOf(reduced, guessed_multipliers_))) {
+        return claim();
+      }
     }
     if (elimination.fits() && !stopped()) {
       if (reduced.numRows() == 0 ? solveWithoutRows(reduced, elimination)
@@ -53,6 +58,10 @@ Claim Search::run() {
     // light.
     if (elimination.fits() && elimination.work() > kLightWork && cutoff() < cutoff_before &&
         nominalLeft() > 0.2 * options_.time_limit_s) {
+      continue;
+    }
+    if (!elimination.fits() && !guessed_multipliers_.empty() &&
+        distance() < 0.9 * distance_before && nominalLeft() > 0.3 * options_.time_limit_s) {
       continue;
     }
     // On wide problems the bound keeps rising: more messages, then more blocks, while time is left.

@@ -30,7 +30,7 @@ class Search {
   double seconds() const;
 
  private:
-  // Adds the wall time of a scope to a named phase.
+  // Adds the wall time of a scope to a named phase; phases inside it count for themselves.
   class Phase {
    public:
     Phase(Search& search, std::string name);
@@ -39,8 +39,10 @@ class Search {
     Phase& operator=(const Phase&) = delete;
 
    private:
+    void charge();
+
     Search& search_;
-    std::chrono::steady_clock::time_point start_;
+    std::string outer_;
   };
 
   // What is known (search_state.cpp).
@@ -55,6 +57,10 @@ class Search {
   bool closed() const;
   // The incumbent's cost in the reduction's units, or infinity.
   double cutoff() const;
+  // The most that a choice cheaper than the incumbent can cost, in the reduction's units.
+  double improvingCutoff() const;
+  // From the bound to the incumbent, in the problem's units; infinity without one of them.
+  double distance() const;
 
   // Records a choice when it is valid and better than the incumbent.
   bool consider(const ReducedProblem& reduced, std::span<const int32_t> labels);
@@ -66,10 +72,19 @@ class Search {
   // better than the incumbent.
   void closeByDualBound();
   // The incumbent in the reduced problem's values, when it is still representable there.
-  std::optional<std::vector<int32_t>> incumbentLabels(const ReducedProblem& reduced) const;
+  std::optional<std::vector<int32_t>> incumbentLabels(const ReducedProblem& reduced) const {
+    return labelsOf(incumbent_, reduced, reduction_);
+  }
+  // A choice in the values of a problem made from the reduction, if it is representable there.
+  static std::optional<std::vector<int32_t>> labelsOf(const std::vector<int32_t>& choice,
+                                                      const ReducedProblem& reduced,
+                                                      const Reduction& reduction);
   double numValuesLeft() const;
-  std::vector<double> carriedMultipliers(const ReducedProblem& reduced) const;
-  void carryMultipliers(const ReducedProblem& reduced, const std::vector<double>& multipliers);
+  // Multipliers by layout row, and in the rows of a problem.
+  using MultiplierMap = std::map<int32_t, double>;
+  static MultiplierMap multipliersByRow(const ReducedProblem& reduced,
+                                        const std::vector<double>& multipliers);
+  static std::vector<double> multipliersOf(const ReducedProblem& reduced, const MultiplierMap& map);
   void report();
   Claim claim() const;
 
@@ -83,6 +98,7 @@ class Search {
   bool solveWithoutRows(const ReducedProblem& reduced, const Elimination& elimination);
   bool boundByLagrangian(const ReducedProblem& reduced, const Elimination& elimination);
   bool boundByMessages(const ReducedProblem& reduced, double time_limit_s);
+  bool probeNearBound(const ReducedProblem& reduced, const MarginalResult& marginals);
   double messageSeconds(const Elimination& elimination) const;
   // More than any choice can cost, in the reduction's units.
   double costCeiling(const ReducedProblem& reduced) const;
@@ -97,9 +113,26 @@ class Search {
   void searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels);
   // Re-solves blocks around the incumbent for some seconds.
   void improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s);
-  // Solves exactly on the values the bound finds nearly as good as the best, for a good incumbent.
-  void searchNearBound(const ReducedProblem& reduced, const UnaryCosts& marginals);
   double neighbourhoodSeconds() const;
+
+  // Phases that close the gap by Pareto elimination (search_pareto.cpp).
+  struct Band;
+  struct BandOutcome {
+    bool fits = false;                          // the values were few enough to be searched
+    double bound = -kInfinity;                  // of the choices with those values
+    std::vector<std::vector<int32_t>> choices;  // cheapest ones under some multipliers
+  };
+  bool searchByPareto(const ReducedProblem& reduced, const Elimination& elimination,
+                      const std::vector<double>& multipliers);
+  // Solves exactly on the values that choices near the bound can have. Returns whether those were
+  // few enough.
+  bool searchNearBound(const ReducedProblem& reduced, const MarginalResult& marginals);
+  bool searchBand(Band& band);
+  bool narrowBand(const Band& band, double limit);
+  BandOutcome searchValues(const Reduction& whole, const ReducedProblem& problem,
+                           std::vector<std::vector<int32_t>> values,
+                           const std::vector<double>& multipliers, double ceiling);
+  int32_t searchTracked(Band& band, const std::vector<int32_t>& rows, double limit);
 
   const Problem& problem_;
   const SolveOptions& options_;
@@ -112,11 +145,16 @@ class Search {
   InfeasibilityProof proof_ = InfeasibilityProof::kNone;
   bool has_fixed_ = false;  // values were removed because of the incumbent's cost
   WorkMeter meter_;
-  double primal_seconds_ = 0.0;                  // nominal, part of meter_
-  std::map<int32_t, double> multiplier_of_row_;  // by layout row; carried from round to round
-  MessageMemory message_memory_;                 // the same for messages
+  double primal_seconds_ = 0.0;        // nominal, part of meter_
+  MultiplierMap multipliers_;          // of the last bound; carried from round to round
+  MultiplierMap guessed_multipliers_;  // the best ones for choices near the bound; maybe empty
+  MessageMemory message_memory_;       // the same for messages
+  double message_bound_ = -kInfinity;  // best so far
+  double next_probe_seconds_ = 0.0;    // nominal
+  double near_width_ = kInfinity;      // width of the last band that was narrow enough
   std::vector<PhaseTime> phases_;
   std::string phase_name_;
+  std::chrono::steady_clock::time_point phase_start_;
   std::chrono::steady_clock::time_point last_report_;
 };
 

@@ -57,14 +57,15 @@ bool Search::boundByLagrangian(const ReducedProblem& reduced, const Elimination&
       searchFrom(reduced, labels);
     };
     result = maximiseLagrangian(reduced, elimination, lagrangian_options, meter_,
-                                carriedMultipliers(reduced));
+                                multipliersOf(reduced, multipliers_));
   }
-  carryMultipliers(reduced, result.multipliers);
+  multipliers_ = multipliersByRow(reduced, result.multipliers);
   if (result.infeasible || result.bound > ceiling) {
     closeByDualBound();
     return true;
   }
   if (closed()) return true;
+  if (searchByPareto(reduced, elimination, result.multipliers)) return true;
   if (incumbent_.empty() || stopped() || result.multipliers.empty()) return false;
   improveByNeighbourhoods(reduced, neighbourhoodSeconds());
   if (closed()) return true;
@@ -105,14 +106,26 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
     dual_options.stop = [this] { return stopped() || closed(); };
     dual_options.on_bound = [this](double bound) { raiseBound(bound); };
     dual_options.memory = &message_memory_;
-    dual_options.enough = [this](const MarginalResult& marginals) {
-      return fixableShare(marginals.costs) > kWorthFixing;
+    dual_options.enough = [&](const MarginalResult& marginals) {
+      return fixableShare(marginals.costs) > kWorthFixing || probeNearBound(reduced, marginals);
     };
     dual_options.on_labels = [&](const std::vector<int32_t>& labels) {
       searchFrom(reduced, labels);
     };
-    result = maximiseByMessages(reduced, dual_options, meter_, carriedMultipliers(reduced));
-    carryMultipliers(reduced, result.multipliers);
+    if (!guessed_multipliers_.empty()) {
+      dual_options.keep_multipliers = true;
+      result = maximiseByMessages(reduced, dual_options, meter_,
+                                  multipliersOf(reduced, guessed_multipliers_));
+      guessed_multipliers_.clear();
+    }
+    // Also where the guess was a poor one.
+    if (result.bound <= message_bound_) {
+      dual_options.keep_multipliers = false;
+      result =
+          maximiseByMessages(reduced, dual_options, meter_, multipliersOf(reduced, multipliers_));
+    }
+    message_bound_ = std::max(message_bound_, result.bound);
+    multipliers_ = multipliersByRow(reduced, result.multipliers);
   }
   if (result.bound > ceiling) {
     closeByDualBound();
@@ -121,15 +134,25 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
   if (closed()) return true;
   const UnaryCosts& marginals = result.marginals.costs;
   if (marginals.empty()) return false;
-  searchNearBound(reduced, marginals);
-  if (closed()) return true;
+  if (guessed_multipliers_.empty() && searchNearBound(reduced, result.marginals) && closed())
+    return true;
   // When the incumbent is good enough to fix much, bounding what is left pays more than blocks.
-  if (fixableShare(marginals) < 0.2) {
+  if (guessed_multipliers_.empty() && fixableShare(marginals) < 0.2) {
     improveByNeighbourhoods(reduced, neighbourhoodSeconds());
     if (closed()) return true;
   }
   fixByMarginals(reduced, marginals);
   return false;
+}
+
+// Looks near the bound now and then, ever more rarely while that is of no use.
+bool Search::probeNearBound(const ReducedProblem& reduced, const MarginalResult& marginals) {
+  if (reduced.numRows() == 0 || meter_.seconds() < next_probe_seconds_) return false;
+  const double start = meter_.seconds();
+  const bool found = searchNearBound(reduced, marginals);
+  const double spent = meter_.seconds() - start;
+  next_probe_seconds_ = meter_.seconds() + (found ? 2.0 * spent : meter_.seconds() + 10.0 * spent);
+  return found || closed();
 }
 
 double Search::costCeiling(const ReducedProblem& reduced) const {

@@ -13,13 +13,23 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-Search::Phase::Phase(Search& search, std::string name) : search_(search), start_(Clock::now()) {
+Search::Phase::Phase(Search& search, std::string name)
+    : search_(search), outer_(search.phase_name_) {
+  charge();
   search_.phase_name_ = std::move(name);
   search_.report();
 }
 
 Search::Phase::~Phase() {
-  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  charge();
+  search_.phase_name_ = std::move(outer_);
+}
+
+void Search::Phase::charge() {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - search_.phase_start_).count();
+  search_.phase_start_ = now;
+  if (search_.phase_name_.empty()) return;
   for (PhaseTime& phase : search_.phases_) {
     if (phase.phase == search_.phase_name_) {
       phase.seconds += seconds;
@@ -36,6 +46,7 @@ Search::Search(const Problem& problem, const SolveOptions& options)
       reduction_(problem),
       layout_(problem),
       message_memory_(reduction_.pool()),
+      phase_start_(start_),
       last_report_(start_ - std::chrono::seconds(1)) {}
 
 double Search::seconds() const {
@@ -63,6 +74,16 @@ bool Search::closed() const {
   if (!lower_bound_) return false;
   const double distance = static_cast<double>(incumbent_cost_ - *lower_bound_);
   return distance <= options_.relative_gap * std::abs(static_cast<double>(incumbent_cost_));
+}
+
+double Search::improvingCutoff() const {
+  // Costs that were rounded down can be equal and yet one of them smaller.
+  return reduction_.costShift() == 0 ? cutoff() - 1.0 : cutoff();
+}
+
+double Search::distance() const {
+  if (incumbent_.empty() || !lower_bound_) return kInfinity;
+  return static_cast<double>(incumbent_cost_ - *lower_bound_);
 }
 
 double Search::cutoff() const {
@@ -110,16 +131,18 @@ void Search::closeByDualBound() {
   }
 }
 
-std::optional<std::vector<int32_t>> Search::incumbentLabels(const ReducedProblem& reduced) const {
-  if (incumbent_.empty()) return std::nullopt;
+std::optional<std::vector<int32_t>> Search::labelsOf(const std::vector<int32_t>& choice,
+                                                     const ReducedProblem& reduced,
+                                                     const Reduction& reduction) {
+  if (choice.empty()) return std::nullopt;
   std::vector<int32_t> labels;
   for (const ReducedVariable& variable : reduced.variables()) {
     int32_t label = -1;
     for (int32_t a = 0; a < variable.numValues() && label < 0; ++a) {
       const bool matches =
           std::all_of(variable.members.begin(), variable.members.end(), [&](const Member& member) {
-            return reduction_.pool().list(member.strategies)[static_cast<size_t>(a)] ==
-                   incumbent_[static_cast<size_t>(member.node)];
+            return reduction.pool().list(member.strategies)[static_cast<size_t>(a)] ==
+                   choice[static_cast<size_t>(member.node)];
           });
       if (matches) label = a;
     }
@@ -138,21 +161,22 @@ double Search::numValuesLeft() const {
   return count;
 }
 
-std::vector<double> Search::carriedMultipliers(const ReducedProblem& reduced) const {
+std::vector<double> Search::multipliersOf(const ReducedProblem& reduced, const MultiplierMap& map) {
   std::vector<double> multipliers;
   for (int32_t row : reduced.layoutRows()) {
-    const auto it = multiplier_of_row_.find(row);
-    multipliers.push_back(it == multiplier_of_row_.end() ? 0.0 : it->second);
+    const auto it = map.find(row);
+    multipliers.push_back(it == map.end() ? 0.0 : it->second);
   }
   return multipliers;
 }
 
-void Search::carryMultipliers(const ReducedProblem& reduced,
-                              const std::vector<double>& multipliers) {
-  multiplier_of_row_.clear();
+Search::MultiplierMap Search::multipliersByRow(const ReducedProblem& reduced,
+                                               const std::vector<double>& multipliers) {
+  MultiplierMap map;
   for (size_t i = 0; i < multipliers.size(); ++i) {
-    if (multipliers[i] > 0.0) multiplier_of_row_[reduced.layoutRows()[i]] = multipliers[i];
+    if (multipliers[i] > 0.0) map[reduced.layoutRows()[i]] = multipliers[i];
   }
+  return map;
 }
 
 void Search::report() {

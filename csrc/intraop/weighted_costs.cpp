@@ -21,6 +21,7 @@ std::optional<WeightedCosts> weightCosts(const ReducedProblem& problem,
   for (size_t row = 0; row < multipliers.size(); ++row) {
     const double multiplier = std::floor(multipliers[row] / unit) * unit;
     prefix[row + 1] = prefix[row] + multiplier;
+    weighted.multipliers.push_back(multiplier);
     const double product = multiplier * static_cast<double>(problem.slackBytes()[row]);
     constant += product;
     constant_magnitude += std::abs(product);

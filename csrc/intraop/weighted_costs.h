@@ -14,6 +14,7 @@ namespace shardwright {
 struct WeightedCosts {
   UnaryCosts unary;
   double constant = 0.0;
+  std::vector<double> multipliers;  // per row: those asked for, rounded down a little
 };
 
 // multipliers: cost per byte and row, >= 0. Nothing when the products leave the exact range.
