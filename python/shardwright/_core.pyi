@@ -651,6 +651,28 @@ def simulate_schedule(
     blocking: bool = False,
 ) -> Simulation: ...
 
+class LayerClustering:
+    @property
+    def begins(self) -> list[int]: ...
+    @property
+    def entering_bytes(self) -> list[int]: ...
+    @property
+    def flops(self) -> list[int]: ...
+    @property
+    def class_of_layer(self) -> list[int]: ...
+
+def cluster_layers(
+    *,
+    flops: Sequence[int],
+    operands: Sequence[Sequence[int]],
+    signatures: Sequence[int],
+    values: Sequence[tuple[int, int]],
+    num_layers: int | None = None,
+    most_layers: int = 128,
+    flop_tolerance: float = 0.5,
+    forced_begins: Sequence[int] = ...,
+) -> LayerClustering: ...
+
 # --- stage search: see shardwright.stages ---
 
 def search_stages(

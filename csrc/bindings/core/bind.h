@@ -28,6 +28,8 @@ void bindSharding(pybind11::module_& module);
 void bindPlan(pybind11::module_& module);
 // Pipeline schedules, their actions and the check that runs them.
 void bindSchedule(pybind11::module_& module);
+// Layer clustering (`cluster_layers`).
+void bindLayers(pybind11::module_& module);
 // When everything of a schedule happens (`simulate_schedule`).
 void bindSimulator(pybind11::module_& module);
 // The stage search on tables (`search_stages`).

@@ -18,6 +18,7 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindProgram(module);
   shardwright::bindPlan(module);
   shardwright::bindSchedule(module);
+  shardwright::bindLayers(module);
   shardwright::bindSimulator(module);
   shardwright::bindStages(module);
 }
