@@ -5,8 +5,23 @@
 namespace shardwright {
 namespace {
 
-std::int64_t timeOf(const ValueUse& use, std::int64_t num_times) {
-  return use.node.isValid() ? static_cast<std::int64_t>(use.node.index()) : num_times - 1;
+// What is added up over microbatches is read right after it is made.
+std::int64_t timeOf(const ShardedGraph& graph, const ValueUse& use) {
+  if (!use.node.isValid()) {
+    return static_cast<std::int64_t>(graph.graph().nodes().size()) - 1;
+  }
+  const Node& node = graph.graph().node(use.node);
+  const bool adds = !use.isResult() && accumulatesMicrobatches(node);
+  const NodeId reader = adds ? graph.root(node.operands()[0]).node : use.node;
+  return static_cast<std::int64_t>(reader.index()) + (adds ? 1 : 0);
+}
+
+std::int64_t lastTime(const ShardedGraph& graph, const std::vector<ValueUse>& uses) {
+  std::int64_t last = 0;
+  for (const ValueUse& use : uses) {
+    last = std::max(last, timeOf(graph, use));
+  }
+  return last;
 }
 
 }  // namespace
@@ -24,7 +39,7 @@ LiveIntervals::LiveIntervals(const ShardedGraph& sharded,
   }
   for (const ConversionPoint& point : conversions) {
     has_point[point.value.node.index()][static_cast<std::size_t>(point.value.output)] = true;
-    spans_.push_back({timeOf(point.uses.front(), num_times), timeOf(point.uses.back(), num_times)});
+    spans_.push_back({timeOf(sharded, point.uses.front()), lastTime(sharded, point.uses)});
   }
 
   // Values that take over another's buffer stretch it to the last of their uses.
@@ -46,11 +61,11 @@ LiveIntervals::LiveIntervals(const ShardedGraph& sharded,
       const ValueRef storage = bufferOwner(sharded, value);
       std::int64_t end = static_cast<std::int64_t>(index) + 1;
       for (const ValueUse& use : value_uses.in_place) {
-        end = std::max(end, timeOf(use, num_times) + 1);
+        end = std::max(end, timeOf(sharded, use) + 1);
       }
       if (storage != value) {
         for (const ValueUse& use : value_uses.converting) {
-          end = std::max(end, timeOf(use, num_times) + 1);
+          end = std::max(end, timeOf(sharded, use) + 1);
         }
       }
       endOf(storage) = std::max(endOf(storage), end);
@@ -67,7 +82,8 @@ LiveIntervals::LiveIntervals(const ShardedGraph& sharded,
       const ValueRef value{node, static_cast<int>(output)};
       const ValueRef storage = bufferOwner(sharded, value);
       ValueLife& life = lives_[index][output];
-      life.def = is_input ? 0 : static_cast<std::int64_t>(index);
+      const bool is_sum = accumulatesMicrobatches(graph.nodes()[index]);
+      life.def = is_input || is_sum ? 0 : static_cast<std::int64_t>(index);
       life.owns_storage = storage == value;
       life.own_end = endOf(storage);
       if (graph.node(storage.node).input) {
@@ -75,7 +91,7 @@ LiveIntervals::LiveIntervals(const ShardedGraph& sharded,
       }
       const std::vector<ValueUse>& converting = uses[index][output].converting;
       if (!has_point[index][output] && !converting.empty()) {
-        life.own_end = std::max(life.own_end, timeOf(converting.back(), num_times) + 1);
+        life.own_end = std::max(life.own_end, lastTime(sharded, converting) + 1);
       }
       life.outlives_conversion = has_point[index][output] && life.own_end > life.def + 1;
     }

@@ -227,9 +227,40 @@ class Runner {
            std::find(rule.aliases.begin(), rule.aliases.end(), operand) != rule.aliases.end();
   }
 
+  // The sum over microbatches lies as its operand did when that was made, and is there throughout;
+  // what remains to be converted is converted once.
+  void runAccumulate(NodeId node, ValueRef operand, const ShardingSpec& wanted) {
+    const auto point = point_of_operand_.find({node, 0});
+    const ShardingSpec spec = point == point_of_operand_.end()
+                                  ? own(sharded_.root(operand)).spec
+                                  : pointHeld(point->second, node).spec;
+    Held sum = {spec, makeBuffer({node, 0}, spec)};
+    replay_.buffers.back().made = 0;
+    if (spec != wanted) {
+      sum = convert(sharded_.root({node, 0}), sum, wanted, graph_.node(node).phase, node);
+    }
+    tick(node);
+    read(sum.buffer);
+    own_[node.index()] = {sum};
+    makePoints({node, 0}, node);
+  }
+
+  void makePoints(ValueRef value, NodeId node) {
+    const auto points = points_of_.find(value);
+    if (points != points_of_.end()) {
+      for (const std::size_t point : points->second) {
+        pointHeld(point, node);
+      }
+    }
+  }
+
   void runOp(NodeId node) {
     const OpChoice& choice = *choice_of_[node.index()];
     const std::vector<ValueRef> operands = graph_.node(node).operands();
+    if (accumulatesMicrobatches(graph_.node(node))) {
+      runAccumulate(node, operands[0], choice.operands[0]);
+      return;
+    }
     std::vector<Held> held;
     for (std::size_t index = 0; index < operands.size(); ++index) {
       held.push_back(
@@ -248,12 +279,7 @@ class Runner {
       own_[node.index()].push_back({choice.outputs[output], buffer});
     }
     for (std::size_t output = 0; output < choice.outputs.size(); ++output) {
-      const auto points = points_of_.find({node, static_cast<int>(output)});
-      if (points != points_of_.end()) {
-        for (const std::size_t point : points->second) {
-          pointHeld(point, node);
-        }
-      }
+      makePoints({node, static_cast<int>(output)}, node);
     }
   }
 

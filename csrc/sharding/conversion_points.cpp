@@ -9,7 +9,8 @@ namespace {
 // A write-back belongs to the phase that makes the new value, a returned value to the last one.
 Phase phaseOf(const Graph& graph, const ValueUse& use) {
   if (!use.isResult()) {
-    return graph.node(use.node).phase;
+    const Node& node = graph.node(use.node);
+    return accumulatesMicrobatches(node) ? graph.node(node.operands()[0].node).phase : node.phase;
   }
   const GraphOutput& result = graph.outputs()[static_cast<std::size_t>(use.result)];
   return result.updates ? graph.node(result.value.node).phase : Phase::kUpdate;
@@ -27,6 +28,10 @@ bool isInPlace(const ShardingRule& rule, int operand) {
 }
 
 }  // namespace
+
+bool accumulatesMicrobatches(const Node& node) {
+  return node.op == "shardwright.accumulate.default";
+}
 
 ValueRef bufferOwner(const ShardedGraph& graph, ValueRef value) {
   for (;;) {

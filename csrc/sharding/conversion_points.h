@@ -34,6 +34,8 @@ struct ValueUse {
 // of group 0 when it has the same spec ("keep it"). All other uses convert privately, right before
 // their node.
 //
+// What is added up over microbatches counts as read in the phase that makes it.
+//
 // Conversions of op outputs are made right after the op (so that a partial gradient dies at once),
 // those of graph inputs right before the first use of their group.
 //
@@ -59,6 +61,11 @@ std::vector<std::vector<ValueUses>> valueUses(const ShardedGraph& graph);
 // The value whose own buffer `value` is in, through pure views and in-place updates (slices count
 // as values of their own: they live in whatever copy they are cut from).
 ValueRef bufferOwner(const ShardedGraph& graph, ValueRef value);
+
+// Whether `node` adds its operand up over microbatches (shardwright.accumulate): it stands in the
+// update, reads its operand in every microbatch right where that is made, and what it gives is in
+// memory throughout.
+bool accumulatesMicrobatches(const Node& node);
 
 // All points, ordered by value, then group.
 std::vector<ConversionPoint> conversionPoints(const ShardedGraph& graph);

@@ -152,6 +152,7 @@ RuleRegistry builtinRules() {
   addJoinRules(registry);
   addLossRules(registry);
   addMatmulRules(registry);
+  addMicrobatchRules(registry);
   addNormalizationRules(registry);
   addPointwiseRules(registry);
   addPoolingRules(registry);

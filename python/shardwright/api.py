@@ -43,6 +43,7 @@ class ParallelStep:
         cluster: Cluster | str | None,
         plan: Plan | str | Path | None,
         forced: Mapping[str, str] | None,
+        num_microbatches: int,
         timeout: float | timedelta,
         time_limit_s: float,
         check: bool,
@@ -61,10 +62,12 @@ class ParallelStep:
             "cluster": str(self._cluster),
             "plan": "" if self._given is None else self._given.graph_hash,
             "forced shardings": str(sorted(self._forced.items())),
+            "microbatches": str(num_microbatches),
         }
         duration = _duration(timeout)
+        _check_count("num_microbatches", num_microbatches)
         self._new_session: Callable[[], Session] = functools.partial(
-            Session, step, self._make_plan, os.environ, options, duration, check
+            Session, step, self._make_plan, os.environ, options, duration, num_microbatches, check
         )
         self._sessions: list[Session] = []
         self._session = self._new_session()
@@ -141,6 +144,16 @@ def default_cluster(world_size: int, device: torch.device) -> Cluster:
     return Cluster.preset(preset, nodes=world_size // per_host, devices_per_host=per_host)
 
 
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(
+            f"{name} must be a whole number from 1 on.",
+            code="E520",
+            values=[f"{name}: {value!r}"],
+            advice=f"{name}=4",
+        )
+
+
 def _duration(timeout: float | timedelta) -> timedelta:
     duration = timeout if isinstance(timeout, timedelta) else None
     if duration is None and isinstance(timeout, (int, float)) and 0 < timeout < 1e7:
@@ -167,6 +180,7 @@ def parallelize(
     cluster: Cluster | str | None = None,
     plan: Plan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
+    num_microbatches: int = 1,
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
     check: bool = True,
@@ -182,6 +196,7 @@ def parallelize(
     cluster: Cluster | str | None = None,
     plan: Plan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
+    num_microbatches: int = 1,
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
     check: bool = True,
@@ -199,6 +214,9 @@ def parallelize(
         cluster: the machines, or a word such as `"p3.16xlarge:8"`; by default those at hand.
         plan: a plan, or the file of one, to use instead of planning.
         forced: specs that inputs must have, see `sw.plan`.
+        num_microbatches: in how many parts, one after the other, the batch goes through forward
+            and backward; gradients are added up and the update runs once. Losses and gradients are
+            those of the whole batch; see docs/concepts/microbatches.md for what cannot be cut.
         timeout: of every collective, in seconds.
         time_limit_s: for the search.
         check: proves every program with the static checker before it runs.
@@ -207,7 +225,8 @@ def parallelize(
         The step, with the attributes `plan` and `program`.
 
     Raises:
-        ConfigError: E505 for a timeout that is none, E511 for a memory limit that is none.
+        ConfigError: E505 for a timeout that is none, E520 for a number of microbatches that is
+            none, E521 for a memory limit that is none.
 
     Example:
         >>> @sw.parallelize(memory_limit="14GiB")
@@ -222,6 +241,7 @@ def parallelize(
             cluster=cluster,
             plan=plan,
             forced=forced,
+            num_microbatches=num_microbatches,
             timeout=timeout,
             time_limit_s=time_limit_s,
             check=check,

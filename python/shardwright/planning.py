@@ -49,7 +49,9 @@ def plan(
             cluster's.
         forced: Specs that inputs (by unsharded name; `*` and `?` match) or graph nodes must have,
             as printed: `{"*.mlp.up.weight": "R S0"}`. Needs `mesh`.
-        num_microbatches: How often forward and backward run per step; weights their costs.
+        num_microbatches: How often forward and backward run per step; weights their costs. The
+            step must be of one microbatch; one that `sw.parallelize` runs in microbatches is cut
+            by it.
         time_limit_s: Seconds for the search.
         shard_all_products: No matrix product may leave a mesh axis idle; for clusters on which
             compute costs nothing.
@@ -83,7 +85,9 @@ def plan(
         mesh_shape=shape,
         memory_limit_bytes=limit,
         forced=dict(origin.forced),
-        num_microbatches=_integer("num_microbatches", num_microbatches),
+        num_microbatches=max(
+            _integer("num_microbatches", num_microbatches), step_graph.num_microbatches
+        ),
         time_limit_s=_seconds(time_limit_s),
         shard_all_products=shard_all_products,
         graph_hash=step_graph.hash(),

@@ -30,6 +30,7 @@ from shardwright.lowering.from_core import lower
 from shardwright.lowering.layout import join_parts
 from shardwright.lowering.program import Program
 from shardwright.lowering.table import LocalRef
+from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.plan import Plan
 from shardwright.planning import plan as make_plan
 from shardwright.runtime.simulate import Simulation
@@ -70,7 +71,7 @@ class ParityReport:
             bit for bit, apart from the sign of zero.
         collectives: by kind, per step.
         reference: "eager", or "captured graph" for steps with dropout, whose masks differ from
-            torch's.
+            torch's, and for batch normalisation in microbatches, whose statistics do.
     """
 
     mesh: tuple[int, ...]
@@ -101,6 +102,7 @@ def check_parity(
     plan: Plan | None = None,
     dtype: torch.dtype | None = torch.float64,
     forced: Mapping[str, str] | None = None,
+    num_microbatches: int = 1,
     memory_limit: str | int | float | None = None,
     cluster: Cluster | str | None = None,
 ) -> ParityReport:
@@ -113,6 +115,7 @@ def check_parity(
         plan: plan to execute instead of the solver's.
         dtype: floating-point models and batches are converted to it; None leaves them.
         forced: specs that inputs must have, see `sw.plan`.
+        num_microbatches: in how many parts the batch goes through forward and backward.
         memory_limit: for the solver.
         cluster: the machines to plan for; by default CPU processes of this machine.
 
@@ -129,7 +132,7 @@ def check_parity(
     shape = (mesh,) if isinstance(mesh, int) else tuple(mesh)
     with _default_dtype(dtype):
         step, args = _build(make_step, dtype)
-        graph = capture(step, args)
+        graph = split_microbatches(capture(step, args), num_microbatches)
         if plan is None:
             plan = make_plan(
                 graph, cluster=cluster, mesh=shape, forced=forced, memory_limit=memory_limit
@@ -151,8 +154,11 @@ def run_parity(
         step, args = _build(make_step, dtype)
         graph = program.step_graph
         has_dropout = any(spec.kind == "rng" for spec in graph.inputs)
+        has_statistics = graph.num_microbatches > 1 and any(
+            "batch_norm_count" in node.meta for node in graph.graph_module.graph.nodes
+        )
         reference: _Reference
-        if has_dropout:
+        if has_dropout or has_statistics:
             reference = _CapturedReference(graph, sort_arguments(step, args, {}))
         else:
             reference = _EagerReference(step, args)
@@ -169,7 +175,7 @@ def run_parity(
         kind: CollectiveTally(simulation.counts[kind] // steps, simulation.bytes[kind] // steps)
         for kind in sorted(simulation.counts)
     }
-    what = "captured graph" if has_dropout else "eager"
+    what = "captured graph" if has_dropout or has_statistics else "eager"
     return ParityReport(program.table.mesh_shape, steps, None, errors, collectives, what)
 
 

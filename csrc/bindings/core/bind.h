@@ -7,6 +7,11 @@
 
 namespace shardwright {
 
+struct LocalArg;
+
+// None, bool, int, float, str, LocalRef, RankInt or a list of these.
+pybind11::object localArgToPython(const LocalArg& arg);
+
 // Build facts (`build_info`) and the error probe used by the tests (`raise_error`).
 void bindBase(pybind11::module_& module);
 // Clusters, device meshes and the price of collectives.
@@ -24,6 +29,8 @@ void bindSolve(pybind11::module_& module);
 void bindGraph(pybind11::module_& module);
 // RuleRegistry, ShardedGraph with its rules, atoms and strategies as plain tables.
 void bindSharding(pybind11::module_& module);
+// Steps cut over time into microbatches.
+void bindMicrobatches(pybind11::module_& module);
 // Plans: the search over a whole step, its result and the certificate.
 void bindPlan(pybind11::module_& module);
 // Pipeline schedules, their actions and the check that runs them.

@@ -16,10 +16,7 @@ namespace py = pybind11;
 
 namespace shardwright {
 
-namespace {
-
-// None, bool, int, float, str, LocalRef, RankInt or a list of these.
-py::object argToPython(const LocalArg& arg) {
+py::object localArgToPython(const LocalArg& arg) {
   return std::visit(
       [](const auto& value) -> py::object {
         using Value = std::decay_t<decltype(value)>;
@@ -28,7 +25,7 @@ py::object argToPython(const LocalArg& arg) {
         } else if constexpr (std::is_same_v<Value, LocalArgList>) {
           py::list elements;
           for (const LocalArg& element : value) {
-            elements.append(argToPython(element));
+            elements.append(localArgToPython(element));
           }
           return elements;
         } else {
@@ -37,6 +34,8 @@ py::object argToPython(const LocalArg& arg) {
       },
       arg.value);
 }
+
+namespace {
 
 const char* kindName(const Instruction& instruction) {
   switch (instruction.kind) {
@@ -53,7 +52,7 @@ const char* kindName(const Instruction& instruction) {
 py::list argsToPython(const Instruction& instruction) {
   py::list args;
   for (const LocalArg& arg : instruction.args) {
-    args.append(argToPython(arg));
+    args.append(localArgToPython(arg));
   }
   return args;
 }
@@ -61,7 +60,7 @@ py::list argsToPython(const Instruction& instruction) {
 py::dict kwargsToPython(const Instruction& instruction) {
   py::dict kwargs;
   for (const auto& [name, arg] : instruction.kwargs) {
-    kwargs[py::str(name)] = argToPython(arg);
+    kwargs[py::str(name)] = localArgToPython(arg);
   }
   return kwargs;
 }

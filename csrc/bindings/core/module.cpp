@@ -16,6 +16,7 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindGraph(module);
   shardwright::bindSharding(module);
   shardwright::bindProgram(module);
+  shardwright::bindMicrobatches(module);
   shardwright::bindPlan(module);
   shardwright::bindSchedule(module);
   shardwright::bindLayers(module);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -11,6 +13,19 @@ from shardwright.capture.ops.library import accumulate_dtype
 from shardwright.capture.reductions import centered_on_mean, count_of
 
 Assign = Callable[[Tensor, Tensor], None]
+
+# Elements per channel of the batch norm that is being recorded, None outside of any. Its nodes keep
+# the number (`meta["batch_norm_count"]`), for microbatches have statistics of their own.
+STATISTICS_COUNT: ContextVar[int | None] = ContextVar("statistics_count", default=None)
+
+
+@contextmanager
+def _statistics_over(count: int | None) -> Iterator[None]:
+    token = STATISTICS_COUNT.set(count)
+    try:
+        yield
+    finally:
+        STATISTICS_COUNT.reset(token)
 
 
 def _per_channel(value: Tensor, x: Tensor) -> Tensor:
@@ -23,7 +38,19 @@ def _batch_norm(
     running_var: Tensor | None, training: bool, momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Batch norm from sums: output, saved mean and inverse deviation, new running statistics."""
-    dims = [d for d in range(x.dim()) if d != 1]
+    with _statistics_over(count_of(x, _batch_dims(x)) if training else None):
+        return _normalized(x, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def _batch_dims(x: Tensor) -> list[int]:
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _normalized(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, training: bool, momentum: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    dims = _batch_dims(x)
     wide_dtype = accumulate_dtype(x.dtype)
     if training:
         centered, mean = centered_on_mean(x, dims)
@@ -75,7 +102,19 @@ def batch_norm_backward(
     training: bool, eps: float, output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of batch norm from per-channel sums (Ioffe and Szegedy 2015, section 3)."""
-    dims = [d for d in range(x.dim()) if d != 1]
+    with _statistics_over(count_of(x, _batch_dims(x)) if training else None):
+        return _gradients(
+            grad, x, weight, running_mean, running_var, saved_mean, saved_invstd, training, eps,
+            output_mask,
+        )  # fmt: skip
+
+
+def _gradients(
+    grad: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, saved_mean: Tensor | None, saved_invstd: Tensor | None,
+    training: bool, eps: float, output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    dims = _batch_dims(x)
     wide = accumulate_dtype(x.dtype)
     grad = grad.to(wide)
     if training:

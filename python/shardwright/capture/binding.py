@@ -57,7 +57,7 @@ def read_inputs(graph: StepGraph, arguments: StepArguments, seed: int = 0) -> li
         elif spec.kind == "buffer":
             value = arguments.buffers[spec.name].detach()
         elif spec.kind == "batch":
-            value = arguments.batch[spec.name].detach()
+            value = arguments.batch[spec.leaf or spec.name].detach()
         elif spec.kind == "hyper":
             hyper = read_hyper(arguments.optimizers, spec.name)
             value = torch.tensor(hyper, dtype=torch.float64)

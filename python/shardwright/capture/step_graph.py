@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from shardwright.capture.reference import run_graph
 from shardwright.errors import InternalError
 
 InputKind = Literal["parameter", "buffer", "optimizer_state", "batch", "hyper", "rng", "constant"]
@@ -51,6 +52,8 @@ class InputSpec:
         meta: fake CPU tensor of the global shape and dtype.
         init: how state is created that the optimizer does not hold yet; None for other kinds.
         aliases: further names of a tied parameter or shared buffer.
+        split: batch: each microbatch is fed its own part along dim 0; `meta` is of one part.
+        leaf: batch: name of the argument when it is not `name`.
     """
 
     kind: InputKind
@@ -60,6 +63,8 @@ class InputSpec:
     meta: torch.Tensor = field(repr=False, default=None)  # type: ignore[assignment]
     init: StateInit | None = None
     aliases: tuple[str, ...] = ()
+    split: bool = False
+    leaf: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,8 @@ class StepGraph:
         constants: values of the inputs of kind "constant", by name.
         guards: hyper-parameter values that are baked into the graph, by name; another value
             needs another capture.
+        num_microbatches: how often forward and backward run per step; the nodes of these phases
+            are of one microbatch.
     """
 
     graph_module: fx.GraphModule
@@ -124,6 +131,7 @@ class StepGraph:
     result_tree: ResultTree
     constants: dict[str, torch.Tensor]
     guards: dict[str, Any]
+    num_microbatches: int = 1
 
     @property
     def placeholders(self) -> list[fx.Node]:
@@ -150,6 +158,9 @@ class StepGraph:
             digest.update(f"{spec.kind} {spec.name} {spec.key} {init} {spec.aliases}\n".encode())
         for output in self.outputs:
             digest.update(f"{output.kind} {output.updates}\n".encode())
+        if self.num_microbatches > 1:
+            split = [spec.name for spec in self.inputs if spec.split]
+            digest.update(f"{self.num_microbatches} microbatches of {split}\n".encode())
         digest.update(repr(self.result_tree.leaves).encode())
         for name in sorted(self.constants):
             value = self.constants[name].detach().cpu().contiguous()
@@ -162,37 +173,18 @@ class StepGraph:
         """Executes the graph on one device, op by op, with real tensors.
 
         Args:
-            flat_inputs: one real tensor per input, with the shape and dtype of its spec.
+            flat_inputs: one real tensor per input, with the shape and dtype of its spec; of the
+                whole batch where it comes in microbatches.
 
         Returns:
             One tensor per output. Inputs are not changed.
         """
-        nodes = self.graph_module.graph.nodes
         if len(flat_inputs) != len(self.inputs):
             raise InternalError(
                 f"run_reference got {len(flat_inputs)} inputs for {len(self.inputs)} placeholders",
                 code="E911",
             )
-        last_use = {a: node for node in nodes for a in node.all_input_nodes}
-        values: dict[fx.Node, Any] = {}
-        feed = iter(flat_inputs)
-        result: list[torch.Tensor] = []
-        with torch.no_grad():
-            for node in nodes:
-                if node.op == "placeholder":
-                    values[node] = next(feed)
-                    continue
-                args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-                if node.op == "output":
-                    result = list(args[0])
-                elif node.target is torch.ops.aten.view.default:
-                    values[node] = args[0].reshape(args[1])
-                else:
-                    values[node] = node.target(*args, **kwargs)
-                for used in node.all_input_nodes:
-                    if last_use[used] is node:
-                        values.pop(used, None)
-        return result
+        return run_graph(self, flat_inputs)
 
 
 def _target_name(node: fx.Node) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from shardwright.capture.batch_norm import STATISTICS_COUNT
+
 _NOTES = "notes"
 
 
@@ -57,6 +59,9 @@ class Tags:
         node.meta["phase"] = self._phase
         node.meta["module_path"] = path
         node.meta["source"] = source
+        count = STATISTICS_COUNT.get()
+        if count is not None:
+            node.meta["batch_norm_count"] = count
         if not self._phase:
             differentiable = bool(self._stack) or torch.is_grad_enabled()
             node.meta[_NOTES] = (self.num_backward, differentiable)
@@ -132,3 +137,5 @@ def copy_tags(source: fx.Node, target: fx.Node) -> None:
     """Gives a node made by a pass the tags of the node it replaces."""
     for key in ("phase", "module_path", "source"):
         target.meta[key] = source.meta.get(key, "")
+    if "batch_norm_count" in source.meta:
+        target.meta["batch_norm_count"] = source.meta["batch_norm_count"]

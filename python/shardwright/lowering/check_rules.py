@@ -353,6 +353,19 @@ def _argmax(call: Call) -> list[Held]:
     return reduction(no_partial, "max")(inner)
 
 
+def _collect(call: Call) -> list[Held]:
+    """Operand, dim, count: parts are whole, and so is what they make up."""
+    held, dim, count = call.tensor(0), call.args[1], call.args[2]
+    if any(held.partial) or any(
+        values != whole_dim(size, call.mesh)
+        for values, size in zip(held.dims, held.shape, strict=True)
+    ):
+        raise CheckError("joins parts that are not whole")
+    shape = tuple(size * count if d == dim else size for d, size in enumerate(held.shape))
+    dims = tuple(whole_dim(size, call.mesh) for size in shape)
+    return [Held(shape, dims, held.partial)]
+
+
 FAMILIES: dict[str, Family] = {
     "aten.masked_fill": _masked_fill,
     "aten.argmax": _argmax,
@@ -420,6 +433,8 @@ FAMILIES: dict[str, Family] = {
     "shardwright.adam_master_update": _update(0, 0, 2, 3),
     "shardwright.sgd_update": _update(0),
     "shardwright.sgd_momentum_update": _update(0, 2),
+    "shardwright.accumulate": pointwise(first_linear),
+    "shardwright.collect": _collect,
     "shardwright.dropout": _dropout,
     "shardwright.dropout_shard": _dropout,
 }

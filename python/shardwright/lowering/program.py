@@ -8,7 +8,7 @@ sections are passed on explicitly and die with their last reader.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from torch import fx
 
 from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph
 from shardwright.errors import InternalError
+from shardwright.lowering.crossing import Crossing, find_crossing
 from shardwright.lowering.section_graph import build_section_graph
 from shardwright.lowering.storage import CopyBack, StoragePlan, plan_storage
 from shardwright.lowering.table import LocalRef, LocalTensor, Phase, ProgramTable
@@ -33,6 +34,8 @@ class Section:
         takes: values it reads that were made before.
         gives: values it makes that are read later or leave the step.
         copies: new values it copies into the storage of inputs.
+        accumulates: those of `gives` that are added up over microbatches: the section takes what
+            was added up so far after `takes`, and gives that with its own added.
     """
 
     stage: int
@@ -42,6 +45,7 @@ class Section:
     takes: tuple[LocalRef, ...]
     gives: tuple[LocalRef, ...]
     copies: tuple[CopyBack, ...]
+    accumulates: tuple[LocalRef, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,36 @@ class Program:
     @cached_property
     def sections(self) -> tuple[Section, ...]:
         """The program cut by stage and phase."""
-        return _cut(self.table, self.storage)
+        return _cut(self.table, self.storage, self.crossing.accumulated)
+
+    @property
+    def num_microbatches(self) -> int:
+        """How often the sections before the update run per step."""
+        return self.step_graph.num_microbatches
+
+    @cached_property
+    def crossing(self) -> Crossing:
+        """What leaves the microbatches."""
+        return find_crossing(self.table)
+
+    @cached_property
+    def num_repeated(self) -> int:
+        """How many sections, from the first on, run once per microbatch.
+
+        Raises:
+            InternalError: E943 when a section of a microbatch comes after the update has begun.
+        """
+        if self.num_microbatches == 1:
+            return 0
+        phases = [section.phase for section in self.sections]
+        count = phases.index("update") if "update" in phases else len(phases)
+        if any(phase != "update" for phase in phases[count:]):
+            raise InternalError(
+                "a program in microbatches cannot run: forward or backward follows the update.",
+                code="E943",
+                advice="report this with the plan",
+            )
+        return count
 
     @cached_property
     def collectives(self) -> tuple[CollectiveSite, ...]:
@@ -153,7 +186,11 @@ class Program:
                     meta.get("module_path", ""), meta.get("source", ""),
                 )
             )  # fmt: skip
-        return tuple(sites)
+        if self.num_repeated == 0:
+            return tuple(sites)
+        end = self.sections[self.num_repeated - 1].last
+        repeated = [site for site in sites if site.instruction < end]
+        return tuple(repeated * self.num_microbatches + sites[len(repeated) :])
 
     def graph_node(self, name: str) -> fx.Node:
         """Graph node of an instruction."""
@@ -194,7 +231,9 @@ class Program:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _cut(table: ProgramTable, storage: StoragePlan) -> tuple[Section, ...]:
+def _cut(
+    table: ProgramTable, storage: StoragePlan, accumulated: Set[LocalRef]
+) -> tuple[Section, ...]:
     """Runs of one stage and phase, with what each takes and gives."""
     runs: list[tuple[int, Phase, int, int]] = []
     for index, instruction in enumerate(table.instructions):
@@ -225,11 +264,13 @@ def _cut(table: ProgramTable, storage: StoragePlan) -> tuple[Section, ...]:
             r for r, at in made_in.items() if at == number and max(reads.get(r, {-1})) > number
         ]
         copies = [c for c in storage.copies if section_of[c.after] == number]
+        added = [r for r in sorted(gives) if r in accumulated]
         sections.append(
             Section(
-                stage, phase, first, last, tuple(sorted(takes)), tuple(sorted(gives)), tuple(copies)
+                stage, phase, first, last, tuple(sorted(takes)), tuple(sorted(gives)),
+                tuple(copies), tuple(added),
             )
-        )
+        )  # fmt: skip
     return tuple(sections)
 
 

@@ -54,6 +54,7 @@ class _SectionWriter:
         self.device = device
         self.graph = fx.Graph()
         self.values: dict[LocalRef, fx.Node] = {}
+        self.totals: dict[LocalRef, fx.Node] = {}
 
     def write(self) -> fx.GraphModule:
         """The section's module."""
@@ -64,19 +65,24 @@ class _SectionWriter:
             name = instructions[ref.instruction].node
             node = self.graph.placeholder(f"v{ref.instruction}_{ref.output}_{name}")
             self.values[ref] = self._described(node, ref)
+        for ref in self.section.accumulates:
+            self.totals[ref] = self.graph.placeholder(f"t{ref.instruction}_{ref.output}")
         copies: dict[int, list[CopyBack]] = {}
         for copy in self.section.copies:
             copies.setdefault(max(copy.after, self.section.first), []).append(copy)
         for index in range(self.section.first, self.section.last):
             if instructions[index].kind != "input":
                 self._write_instruction(index, instructions[index])
+                self._write_totals(index, instructions[index])
             self._write_copies(copies.pop(index, []))
         for ref in self.section.gives:
             if ref in self.program.storage.cloned_results:
                 self.values[ref] = self._call(_ATEN.clone.default, (self.values[ref],))
         for at_end in copies.values():
             self._write_copies(at_end)
-        self.graph.output(tuple(self.values[ref] for ref in self.section.gives))
+        self.graph.output(
+            tuple(self.totals.get(ref, self.values[ref]) for ref in self.section.gives)
+        )
         fuse_bias_add(self.graph)
         self.graph.lint()
         self.graph.set_codegen(ClearingCodeGen())
@@ -96,6 +102,14 @@ class _SectionWriter:
             node.meta[key] = source.meta.get(key, "")
         if instruction.reshard is None:
             self._described(node, LocalRef(index))
+
+    def _write_totals(self, index: int, instruction: Instruction) -> None:
+        """Adds what was just made to the sums over microbatches."""
+        for output in range(len(instruction.outputs)):
+            ref = LocalRef(index, output)
+            if ref in self.totals:
+                total = self.totals[ref]
+                self.totals[ref] = self._call(_ATEN.add_.Tensor, (total, self.values[ref]))
 
     def _described(self, node: fx.Node, ref: LocalRef) -> fx.Node:
         """Notes shape and dtype of the shard on its node."""
@@ -221,7 +235,7 @@ def build_section_graph(
         device: where it runs.
 
     Returns:
-        A module whose forward takes one list with the values of `section.takes`, empties it, and
-        returns the tuple of `section.gives`.
+        A module whose forward takes one list with the values of `section.takes` and the sums so
+        far of `section.accumulates`, empties it, and returns the tuple of `section.gives`.
     """
     return _SectionWriter(program, section, coordinate, group_names, device).write()

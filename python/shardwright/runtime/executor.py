@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shardwright.lowering.arguments import parse_dtype
 from shardwright.lowering.program import CollectiveSite, Program
 from shardwright.lowering.table import LocalRef
 from shardwright.runtime import collectives
-from shardwright.runtime.section_loop import run_sections
+from shardwright.runtime.section_loop import SectionRunner, run_sections
 
 FailureHandler = Callable[[dict[str, Any], CollectiveSite | None, BaseException], BaseException]
 
@@ -35,27 +36,33 @@ class Executor:
         self.program = program
         self.rank_program = program.for_rank(rank, group_names, device)
         self._forwards = [s.graph_module.forward for s in self.rank_program.sections]
+        self._device = device
+        self._runner = SectionRunner(self._run_section, self._zeros, _joined)
         self._on_failure = on_failure
         self._num_steps = 0
 
-    def step(self, inputs: Mapping[int, Tensor]) -> list[Tensor]:
+    def step(self, inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
         """Runs one step.
 
         Args:
-            inputs: local value of every graph input that the program reads, by position among the
-                graph's inputs. State among them is updated in place.
+            inputs: per microbatch the local value of every graph input that the program reads, by
+                position among the graph's inputs. State among them is updated in place.
 
         Returns:
             The outputs of kind "result".
         """
         collectives.begin_step(self._num_steps)
-        values: dict[LocalRef, Tensor] = {}
-        for index, instruction in enumerate(self.program.input_instructions):
-            if instruction is not None:
-                values[LocalRef(instruction)] = inputs[index]
+        values = [
+            {
+                LocalRef(instruction): given[index]
+                for index, instruction in enumerate(self.program.input_instructions)
+                if instruction is not None
+            }
+            for given in inputs
+        ]
         try:
             with torch.no_grad():
-                results = run_sections(self.program, values, self._run_section)
+                results = run_sections(self.program, values, self._runner)
         except RuntimeError as error:
             failure = collectives.take_failure()
             if failure is None:
@@ -68,7 +75,16 @@ class Executor:
         given: Sequence[Tensor] = self._forwards[number](values)
         return given
 
+    def _zeros(self, ref: LocalRef) -> Tensor:
+        tensor = self.program.table.tensor(ref)
+        dtype = parse_dtype(tensor.dtype)
+        return torch.zeros(tensor.local_shape, dtype=dtype, device=self._device)
+
     def _site(self, failure: Mapping[str, Any]) -> CollectiveSite | None:
         sites = self.program.collectives
         ordinal = failure["ordinal"]
         return sites[ordinal] if 0 <= ordinal < len(sites) else None
+
+
+def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    return torch.cat(list(parts), dim)

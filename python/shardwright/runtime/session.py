@@ -17,10 +17,12 @@ from torch.utils import _pytree as pytree
 
 from shardwright.capture import StepArguments, StepGraph, capture, signature, sort_arguments
 from shardwright.capture.optimizers import read_hyper
+from shardwright.capture.reference import microbatch_value
 from shardwright.errors import CollectiveError, ConfigError
 from shardwright.lowering.check import CheckReport, check_program
 from shardwright.lowering.from_core import lower
 from shardwright.lowering.program import CollectiveSite, Program
+from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.plan import Plan
 from shardwright.runtime import agreement
 from shardwright.runtime.attribution import Heartbeat, judge
@@ -94,6 +96,7 @@ class Session:
         environment: environment variables.
         options: what must be equal on all ranks, as text.
         timeout: of collectives.
+        num_microbatches: in how many parts the batch goes through forward and backward.
         check: whether rank 0 proves every program with the static checker before it runs.
         check_report: of the newest program, on rank 0.
     """
@@ -103,6 +106,7 @@ class Session:
     environment: Mapping[str, str]
     options: Mapping[str, str]
     timeout: timedelta
+    num_microbatches: int = 1
     check: bool = True
     check_report: CheckReport | None = None
     prepared: dict[Hashable, list[Prepared]] = field(default_factory=dict)
@@ -197,32 +201,44 @@ class Session:
         ready: Prepared,
         leaves: Sequence[Any],
         hyper: Mapping[str, float],
-    ) -> dict[int, Tensor]:
-        """Local value of every graph input; `hyper` has values read before state existed."""
+    ) -> list[dict[int, Tensor]]:
+        """Per microbatch the local value of every graph input.
+
+        `hyper` has values read before state existed.
+        """
         assert self.state is not None
         assert self._device is not None
         self.state.refresh()
         inputs: dict[int, Tensor] = dict(ready.fixed)
         batch: dict[str, Tensor] = {}
+        passing: dict[int, Tensor] = {}  # what microbatches may have their own values of
         for index, spec in enumerate(ready.graph.inputs):
             if spec.name in self.state.locals and spec.kind != "batch":
                 inputs[index] = self.state.locals[spec.name]
             elif spec.kind == "batch":
                 batch[spec.name] = leaves[ready.batch_leaves[index]]
-                inputs[index] = self._shard(ready.program, index, batch[spec.name])
+                passing[index] = batch[spec.name]
             elif spec.kind == "hyper":
                 early = hyper.get(spec.name)
                 value = ready.read_hyper(spec.name, leaves) if early is None else early
                 inputs[index] = torch.tensor(value, dtype=torch.float64)
             elif spec.kind == "rng":
-                inputs[index] = torch.tensor(self._step_seed(), dtype=torch.int64)
+                passing[index] = torch.tensor(self._step_seed(), dtype=torch.int64)
         if ready.num_steps < _CHECKED_STEPS and self.world is not None:
             agreement.check_equal_tensors(
                 batch, "batches", "E452",
                 "feed the same whole batch on every rank; shardwright divides it (use one data "
                 "loader with the same seed, no DistributedSampler)", self.world,
             )  # fmt: skip
-        return inputs
+        return [
+            inputs | {index: self._part(ready, index, whole, n) for index, whole in passing.items()}
+            for n in range(ready.graph.num_microbatches)
+        ]
+
+    def _part(self, ready: Prepared, index: int, whole: Tensor, microbatch: int) -> Tensor:
+        value = microbatch_value(ready.graph, index, whole, microbatch)
+        is_batch = ready.graph.inputs[index].kind == "batch"
+        return self._shard(ready.program, index, value) if is_batch else value
 
     def _step_seed(self) -> int:
         """Seed of this step's dropout masks, equal on all ranks."""
@@ -290,7 +306,9 @@ class Session:
         self.state.adopt(program, arguments)
         executor = Executor(program, world.rank, self._groups.names, self._device, self._on_failure)
         leaf_of = {name: i for i, name in enumerate(arguments.names)}
-        batch = {i: leaf_of[s.name] for i, s in enumerate(graph.inputs) if s.kind == "batch"}
+        batch = {
+            i: leaf_of[s.leaf or s.name] for i, s in enumerate(graph.inputs) if s.kind == "batch"
+        }
         optimizers = {name: leaf_of[name] for name in arguments.optimizers}
         fixed = {
             i: self._shard(program, i, graph.constants[s.name])
@@ -304,12 +322,15 @@ class Session:
     ) -> tuple[StepGraph, StepArguments]:
         """The captured step, and its arguments with the tensors they really hold."""
         if self.state is None:
-            return capture(self.step, args, kwargs), sort_arguments(self.step, args, kwargs)
+            return self._captured(args, kwargs), sort_arguments(self.step, args, kwargs)
         modules = _leaves_of(args, kwargs, nn.Module)
         optimizers = _leaves_of(args, kwargs, torch.optim.Optimizer)
         with unsharded_shapes(modules, optimizers):
-            graph = capture(self.step, args, kwargs)
+            graph = self._captured(args, kwargs)
         return graph, self._held_arguments(args, kwargs)
+
+    def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepGraph:
+        return split_microbatches(capture(self.step, args, kwargs), self.num_microbatches)
 
     def _held_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepArguments:
         """The arguments of a later call, with the tensors they really hold."""

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from shardwright.capture.reference import microbatch_value
 from shardwright.errors import InternalError
+from shardwright.lowering.arguments import parse_dtype
 from shardwright.lowering.layout import join_parts, local_part
 from shardwright.lowering.program import Program, RankProgram
 from shardwright.lowering.table import LocalRef
 from shardwright.runtime import collectives as _operators  # noqa: F401  (registers the ops)
-from shardwright.runtime.section_loop import run_sections
+from shardwright.runtime.section_loop import SectionRunner, run_sections
 from shardwright.runtime.simulated_collectives import SIMULATED
 
 RankValues = list[Any]
@@ -86,20 +88,36 @@ class Simulation:
         Returns:
             The results, joined.
         """
-        inputs: dict[LocalRef, RankValues] = {}
-        for index, instruction in enumerate(self.program.input_instructions):
-            if instruction is None:
-                continue
-            parts = self._parts(index, passing[index]) if index in passing else self.state[index]
-            inputs[LocalRef(instruction)] = list(parts)
-        table = self.program.table
-        results = run_sections(
-            self.program, inputs, lambda number, values: self._run(number, values, observer)
+        runner: SectionRunner[RankValues] = SectionRunner(
+            lambda number, values: self._run(number, values, observer), self._zeros, _joined
         )
+        inputs = [self._inputs(passing, n) for n in range(self.program.num_microbatches)]
+        results = run_sections(self.program, inputs, runner)
+        table = self.program.table
         refs = [output.value for output in table.outputs if output.updates < 0]
         return [
             join_parts(parts, table.tensor(ref), table.mesh_shape)
             for ref, parts in zip(refs, results, strict=True)
+        ]
+
+    def _inputs(self, passing: Mapping[int, Tensor], microbatch: int) -> dict[LocalRef, RankValues]:
+        inputs: dict[LocalRef, RankValues] = {}
+        for index, instruction in enumerate(self.program.input_instructions):
+            if instruction is None:
+                continue
+            if index in passing:
+                graph = self.program.step_graph
+                value = microbatch_value(graph, index, passing[index], microbatch)
+                inputs[LocalRef(instruction)] = self._parts(index, value)
+            else:
+                inputs[LocalRef(instruction)] = list(self.state[index])
+        return inputs
+
+    def _zeros(self, ref: LocalRef) -> RankValues:
+        tensor = self.program.table.tensor(ref)
+        dtype = parse_dtype(tensor.dtype)
+        return [
+            torch.zeros(tensor.local_shape, dtype=dtype, device=self._device) for _ in self.ranks
         ]
 
     def _parts(self, index: int, whole: Tensor) -> list[Tensor]:
@@ -188,6 +206,10 @@ class Simulation:
             for member, value in zip(group, outcome, strict=True):
                 result[member] = value
         return result
+
+
+def _joined(parts: Sequence[RankValues], dim: int) -> RankValues:
+    return [torch.cat(list(of_rank), dim) for of_rank in zip(*parts, strict=True)]
 
 
 def _last_uses(lane: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:

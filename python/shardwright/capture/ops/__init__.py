@@ -1,5 +1,5 @@
 """Ops of the `shardwright` namespace that capture puts into a StepGraph."""
 
-from shardwright.capture.ops import attention, dropout, loss, updates
+from shardwright.capture.ops import attention, dropout, loss, microbatch, updates
 
-__all__ = ["attention", "dropout", "loss", "updates"]
+__all__ = ["attention", "dropout", "loss", "microbatch", "updates"]

@@ -1,0 +1,1 @@
+"""Steps in microbatches and stages."""
