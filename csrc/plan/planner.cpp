@@ -181,7 +181,10 @@ class MeshSearch {
     options.time_limit_s = limit ? std::max(0.1, secondsLeft() / 2) : secondsLeft();
     options.smallest_peak_time_s = 0;
     options.interrupt = &stop_;
-    options.on_progress = [this](const SolveProgress&) { poll(); };
+    options.on_progress = [this](const SolveProgress& progress) {
+      poll();
+      if (options_.on_progress) options_.on_progress(progress);
+    };
     poll();
     return solve(model_->problem().withMemoryLimit(limit), options);
   }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "intraop/solve.h"
 #include "mesh/cluster.h"
 #include "plan/plan.h"
 #include "sharding/sharded_graph.h"
@@ -32,6 +33,9 @@ struct PlanOptions {
   std::string graph_hash;
   // Polled several times per second; true stops the search with PlanResult::interrupted.
   std::function<bool()> is_interrupted;
+  // Told about the running search of one mesh shape at most ten times per second; costs are in
+  // thousandths of a microsecond.
+  std::function<void(const SolveProgress&)> on_progress;
 };
 
 // What became of one mesh shape.

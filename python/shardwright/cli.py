@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import ConfigError, InfeasibleError, ShardwrightError
+from shardwright.progress import Progress, describe_progress, is_watched
 from shardwright.version import __version__
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     _check_writable(arguments.out, arguments.html)
     cluster = Cluster.parse(arguments.cluster)
     mesh = parse_mesh(arguments.mesh)
-    with _progress(f"planning {arguments.target} for {cluster}"):
+    with _progress(f"planning {arguments.target} for {cluster}") as on_progress:
         step, args = load_target(arguments.target, parse_settings(arguments.set))
         found = plan(
             step,
@@ -172,6 +173,7 @@ def _plan(arguments: argparse.Namespace) -> int:
             memory_limit=arguments.memory_limit,
             num_microbatches=arguments.num_microbatches,
             time_limit_s=arguments.time_limit,
+            on_progress=on_progress,
         )
     if arguments.out:
         found.save(arguments.out)
@@ -280,12 +282,24 @@ def _check_writable(*paths: str | None) -> None:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[None]:
-    """A moving line on standard error while the block runs, on terminals only."""
-    if not sys.stderr.isatty():
-        yield
+def _progress(what: str) -> Iterator[Progress | None]:
+    """A moving line on standard error while the block runs, on rank 0's terminal only.
+
+    Gives what adds the state of a running search to the line, or None where nobody reads it.
+    """
+    if not is_watched(sys.stderr):
+        yield None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(what):
-        yield
+    from shardwright.report.units import time_text
+
+    with Console(stderr=True).status(what, refresh_per_second=10) as status:
+
+        def show(phase: str, cost: int | None, lower_bound: int | None, seconds: float) -> None:
+            state = describe_progress(
+                phase, cost, lower_bound, seconds, unit=lambda value: time_text(value / 1000)
+            )
+            status.update(f"{what}\n{state}")
+
+        yield show

@@ -13,6 +13,7 @@ from shardwright import _core
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterError, ConfigError
 from shardwright.plan import Plan, PlanOrigin, SearchStats, plan_from_core
+from shardwright.progress import Progress
 
 if TYPE_CHECKING:
     from shardwright.capture.step_graph import StepGraph
@@ -35,6 +36,7 @@ def plan(
     time_limit_s: float = 60.0,
     shard_all_products: bool = False,
     step_kwargs: Mapping[str, Any] | None = None,
+    on_progress: Progress | None = None,
 ) -> Plan:
     """Plans a training step for a cluster.
 
@@ -56,6 +58,8 @@ def plan(
         shard_all_products: No matrix product may leave a mesh axis idle; for clusters on which
             compute costs nothing.
         step_kwargs: Keyword arguments of the step.
+        on_progress: Called up to ten times per second while one mesh shape is searched, with phase,
+            cost and lower bound (thousandths of a microsecond, or None) and seconds.
 
     Returns:
         The plan; `plan.certificate.status` says whether it is proven optimal.
@@ -91,6 +95,7 @@ def plan(
         time_limit_s=_seconds(time_limit_s),
         shard_all_products=shard_all_products,
         graph_hash=step_graph.hash(),
+        on_progress=on_progress,
     )
     seconds.update(result.seconds)
     stats = SearchStats(

@@ -6,7 +6,11 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
+
+# Called with phase, cost, lower bound and seconds of a running search.
+Progress = Callable[[str, int | None, int | None, float], None]
 
 MIN_SECONDS_BETWEEN_LINES = 0.1
 
@@ -39,19 +43,31 @@ class SearchLine:
             self._shown = False
 
 
-def describe_progress(phase: str, cost: int | None, lower_bound: int | None, seconds: float) -> str:
+def describe_progress(
+    phase: str,
+    cost: int | None,
+    lower_bound: int | None,
+    seconds: float,
+    *,
+    unit: Callable[[int], str] = str,
+) -> str:
     """Text of the line: ``  1.2 s  messages  cost 210  bound 200  gap 4.7619 %``."""
-    text = f"{seconds:6.1f} s  {phase}  cost {'-' if cost is None else cost}"
-    text += f"  bound {'-' if lower_bound is None else lower_bound}"
+    text = f"{seconds:6.1f} s  {phase}  cost {'-' if cost is None else unit(cost)}"
+    text += f"  bound {'-' if lower_bound is None else unit(lower_bound)}"
     if cost is not None and lower_bound is not None:
         text += f"  gap {100 * (cost - lower_bound) / max(1, abs(cost)):.4f} %"
     return text
 
 
+def is_watched(stream: TextIO) -> bool:
+    """Whether a moving line on the stream has a reader: a terminal, and rank 0 writing."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    # torchrun sets RANK; every rank of a host has the same terminal.
+    return os.environ.get("RANK", "0") == "0"
+
+
 def search_line(stream: TextIO | None = None) -> SearchLine | None:
     """A line on the stream (standard error), or None where nobody would read it."""
     stream = stream or sys.stderr
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return None
-    # torchrun sets RANK; every rank of a host has the same terminal.
-    return SearchLine(stream) if os.environ.get("RANK", "0") == "0" else None
+    return SearchLine(stream) if is_watched(stream) else None

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,9 +16,7 @@ import numpy as np
 
 from shardwright._core import solve_problem, solve_problem_file
 from shardwright.errors import ConfigError, ProblemError, ShardwrightError
-from shardwright.progress import search_line
-
-Progress = Callable[[str, int | None, int | None, float], None]
+from shardwright.progress import Progress, search_line
 
 
 @dataclass(frozen=True)

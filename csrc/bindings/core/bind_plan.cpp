@@ -34,6 +34,19 @@ class InterruptPoll {
     }
     return raised_;
   }
+  // Calls a Python function; what it raises stops the search as an interrupt does.
+  void tell(const py::function& listener, const SolveProgress& progress) {
+    const py::gil_scoped_acquire acquire;
+    if (raised_) {
+      return;
+    }
+    try {
+      listener(progress.phase, progress.cost, progress.lower_bound, progress.seconds);
+    } catch (py::error_already_set& error) {
+      raised_ = true;
+      error_.emplace(std::move(error));
+    }
+  }
   void rethrow() {
     if (error_) {
       throw py::error_already_set(std::move(*error_));
@@ -49,8 +62,8 @@ PlanResult planStepFromPython(const ShardedGraph& graph, const Cluster& cluster,
                               std::optional<std::vector<int>> mesh_shape,
                               std::optional<std::int64_t> memory_limit_bytes,
                               std::map<std::string, std::string> forced, int num_microbatches,
-                              double time_limit_s, bool shard_all_products,
-                              std::string graph_hash) {
+                              double time_limit_s, bool shard_all_products, std::string graph_hash,
+                              const std::optional<py::function>& on_progress) {
   InterruptPoll poll;
   PlanOptions options;
   options.mesh_shape = std::move(mesh_shape);
@@ -61,6 +74,9 @@ PlanResult planStepFromPython(const ShardedGraph& graph, const Cluster& cluster,
   options.shard_all_products = shard_all_products;
   options.graph_hash = std::move(graph_hash);
   options.is_interrupted = [&poll] { return poll(); };
+  if (on_progress) {
+    options.on_progress = [&](const SolveProgress& progress) { poll.tell(*on_progress, progress); };
+  }
   PlanResult result = [&] {
     const py::gil_scoped_release release;
     return planStep(graph, cluster, options);
@@ -204,7 +220,7 @@ void bindPlan(py::module_& module) {
       "plan_step", &planStepFromPython, py::arg("graph"), py::arg("cluster"), py::kw_only(),
       py::arg("mesh_shape"), py::arg("memory_limit_bytes"), py::arg("forced"),
       py::arg("num_microbatches"), py::arg("time_limit_s"), py::arg("shard_all_products"),
-      py::arg("graph_hash"),
+      py::arg("graph_hash"), py::arg("on_progress") = py::none(),
       "The fastest certified plan of a step on a cluster. Raises InfeasibleError, PlanError, "
       "ConfigError.");
   module.def("certify_plan", &certifyFromPython, py::arg("graph"), py::arg("plan"),

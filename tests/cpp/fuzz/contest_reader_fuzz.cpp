@@ -105,18 +105,21 @@ void checkSolve(const Problem& problem) {
   ++outcomes[feasible ? "solved" : "infeasible"];
 }
 
-void runInput(const uint8_t* data, size_t size) {
+// Whether the reader gave a problem.
+bool runInput(const uint8_t* data, size_t size) {
   static MemoryFile file;
   file.write(data, size);
   try {
     const Problem problem = readContestProblem(file.path());
     ++outcomes["accepted"];
     checkSolve(problem);
+    return true;
   } catch (const Error& error) {
     const std::string& code = error.code();
     if (code != "E211" && code != "E212" && code != "E213") fail("error " + code);
     if (error.message().size() > 20'000) fail("a message without end");
     ++outcomes[code];
+    return false;
   }
 }
 
@@ -157,20 +160,25 @@ int fuzz(double seconds, uint64_t seed, std::vector<std::string> corpus) {
   const auto start = Clock::now();
   auto last_report = start;
   size_t num_executions = 0;
+  std::vector<std::string> accepted;
   const auto run = [&](const std::string& text) {
     const int fd = open("crash-input", O_WRONLY | O_CREAT | O_TRUNC, 0644);
     if (fd < 0 || write(fd, text.data(), text.size()) < 0) fail("crash-input cannot be written");
     close(fd);
     beginExecution();
-    runInput(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+    const bool is_problem = runInput(reinterpret_cast<const uint8_t*>(text.data()), text.size());
     ++num_executions;
-    return endExecution() > 0;
+    const bool is_new = endExecution() > 0;
+    if (is_new && is_problem) accepted.push_back(text);
+    return is_new;
   };
   for (const std::string& text : std::vector<std::string>(corpus)) run(text);
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   while (elapsed() < seconds) {
-    const std::string& base = corpus[mutator.below(corpus.size())];
-    const std::string& other = corpus[mutator.below(corpus.size())];
+    // Problems half of the time: what is already broken seldom reaches far.
+    const auto& bases = mutator.below(2) == 0 ? accepted : corpus;
+    const std::string base = bases[mutator.below(bases.size())];
+    const std::string other = corpus[mutator.below(corpus.size())];
     std::string text = mutator.mutate(base, other, kMaxBytes);
     if (mutator.below(16) == 0) {
       // Compressed, and then sometimes damaged.

@@ -297,3 +297,22 @@ def test_a_batch_that_does_not_divide_is_named_with_its_dim():
     with pytest.raises(sw.PlanError, match="dim 0 has 7 elements, which 2 devices") as caught:
         sw.plan(step, *args, mesh=(2,), forced={"inputs": "S0 R"})
     assert caught.value.code == "E312"
+
+
+def test_search_reports_its_progress(gpt: StepGraph) -> None:
+    seen: list[tuple[str, int | None, int | None, float]] = []
+    plan = sw.plan(gpt, mesh=(2, 2), on_progress=lambda *state: seen.append(state))
+    assert seen
+    for phase, cost, lower_bound, seconds in seen:
+        assert phase
+        assert seconds >= 0
+        assert cost is None or cost >= 1000 * plan.certificate.lower_bound_us
+        assert lower_bound is None or lower_bound <= 1000 * plan.time_us
+
+
+def test_error_in_the_progress_listener_reaches_the_caller(gpt: StepGraph) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("from the listener")
+
+    with pytest.raises(RuntimeError, match="from the listener"):
+        sw.plan(gpt, mesh=(2, 2), on_progress=fail)

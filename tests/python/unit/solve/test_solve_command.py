@@ -42,13 +42,13 @@ def environment(**variables):
 
 
 class Command:
-    """The command with standard error on a terminal."""
+    """`shardwright solve`, or another command, with standard error on a terminal."""
 
-    def __init__(self, *words, **variables):
+    def __init__(self, *words, command="solve", **variables):
         self.master, terminal = pty.openpty()
         self.errors = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "shardwright", "solve", *map(str, words)],
+            [sys.executable, "-m", "shardwright", command, *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=terminal,
             text=True,
@@ -129,6 +129,16 @@ def test_no_progress_on_other_ranks_and_plain_terminals(hard, variables):
     os.close(command.master)
     assert command.errors == ""
     assert "gap" in out
+
+
+def test_plan_shows_the_state_of_its_search():
+    words = ["--target", "shardwright.zoo:mlp_tiny", "--cluster", "local-cpu:4", "--json"]
+    command = Command(*words, command="plan")
+    code, answers = command.finish()
+    assert code == 0
+    assert answers[0]["gap"] == 0
+    assert "planning shardwright.zoo:mlp_tiny" in command.errors
+    assert re.search(r"[a-z]+  cost (-|[\d.]+ \S+)  bound (-|[\d.]+ \S+)", command.errors)
 
 
 def test_no_progress_without_a_terminal(hard, capfd):
