@@ -75,3 +75,31 @@ def test_every_pair_of_specs_moves_each_byte_once_and_gives_the_shards(
         assert set(result) == set(expected)
         for rank, part in expected.items():
             assert np.array_equal(result[rank].numpy().view(np.int32), part.view(np.int32))
+
+
+def random_submesh(rng: np.random.Generator, num_ranks: int, per_host: int) -> _core.Submesh:
+    """Any ranks in any order, so that meshes share hosts and ranks and hosts are half used."""
+    shape = [(1,), (2,), (3,), (4,), (2, 2), (2, 3), (1, 4), (2, 2, 2)][rng.integers(8)]
+    ranks = rng.permutation(num_ranks)[: int(np.prod(shape))].tolist()
+    return _core.Submesh(shape, ranks, [rank // per_host for rank in ranks])
+
+
+def any_spec(rng: np.random.Generator, atoms, mesh: _core.Submesh):
+    specs = specs_of(atoms, mesh.shape)
+    return specs[rng.integers(len(specs))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_meshes_that_share_hosts_and_ranks_in_any_order(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(60):
+        per_host = int(rng.integers(1, 5))
+        on = cluster(12, per_host, nic=float(rng.choice([1.0, 10.0, 100.0])))
+        meshes = [random_submesh(rng, 12, per_host) for _ in range(2)]
+        sizes, dims = list(LAYOUTS.values())[rng.integers(len(LAYOUTS))]
+        atoms = _core.TensorAtoms(sizes, dims)
+        pair = [any_spec(rng, atoms, mesh) for mesh in meshes]
+        found = plan(atoms, pair, meshes, on)
+        check_transfer(atoms, pair[0], meshes[0], pair[1], meshes[1], found.steps)
+        again = plan(atoms, pair, meshes, on)
+        assert [repr(s) for s in again.steps] == [repr(s) for s in found.steps]
