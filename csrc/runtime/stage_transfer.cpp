@@ -68,12 +68,12 @@ void checkStep(const TransferStep& step, const TransferRoute& route, const Trans
   if ((step.kind == TransferKind::kCopy) != (step.from == step.to)) {
     fail("a rank sends to itself", route);
   }
-  const TransferChannel& channel = step.kind == TransferKind::kGather ? gathers : sends;
+  const bool from_source = step.kind == TransferKind::kCopy || step.kind == TransferKind::kSend;
+  const TransferChannel& channel = from_source ? sends : gathers;
   if (step.kind != TransferKind::kCopy &&
       (groupRank(channel, step.from) < 0 || groupRank(channel, step.to) < 0)) {
     fail("a rank is not in the process group of its message", route);
   }
-  const bool from_source = step.kind != TransferKind::kGather;
   for (const RegionCopy& copy : step.copies) {
     if (!fitsShard(copy.source, from_source ? route.source_sizes : route.target_sizes) ||
         !fitsShard(copy.target, route.target_sizes)) {
@@ -145,8 +145,8 @@ void PendingTransfer::copyWithinRank() {
 }
 
 void PendingTransfer::post(TransferKind kind) {
-  const bool gather = kind == TransferKind::kGather;
-  const TransferChannel& channel = gather ? transfer_.gathers_ : transfer_.sends_;
+  const TransferChannel& channel =
+      kind == TransferKind::kSend ? transfer_.sends_ : transfer_.gathers_;
   std::vector<const TransferStep*> steps;
   for (const TransferStep& step : transfer_.route_.steps) {
     if (step.kind == kind) {
@@ -178,11 +178,12 @@ PendingTransfer::Message PendingTransfer::postOne(c10d::ProcessGroup& group,
                                                   const TransferStep& step) {
   const bool sends = step.from == transfer_.route_.rank;
   const int peer = sends ? step.to : step.from;
-  // The gathers of a transfer may have the ranks of its sends.
-  const auto wire_tag = static_cast<int>(2 * tag_ + (step.kind == TransferKind::kGather ? 1 : 0));
+  // What is passed on may have the ranks of a send; relays and gathers never share a pair.
+  const bool passed_on = step.kind != TransferKind::kSend;
+  const auto wire_tag = static_cast<int>(2 * tag_ + (passed_on ? 1 : 0));
   Message message{.work = {}, .step = &step, .buffer = {}};
   if (sends) {
-    message.buffer = packed(step.kind == TransferKind::kGather ? target_ : source_, step);
+    message.buffer = packed(passed_on ? target_ : source_, step);
   } else {
     const at::Tensor place = box(target_, step.copies.front().target);
     message.buffer = step.copies.size() == 1 && place.is_contiguous()
@@ -225,8 +226,10 @@ void PendingTransfer::unpack(const Message& message) {
 
 std::optional<at::Tensor> PendingTransfer::wait() {
   finish();
-  post(TransferKind::kGather);
-  finish();
+  for (const TransferKind kind : {TransferKind::kRelay, TransferKind::kGather}) {
+    post(kind);
+    finish();
+  }
   Ledger::process().finish(ticket_);
   source_.reset();
   if (!transfer_.route_.has_target) {

@@ -38,8 +38,8 @@ class PendingTransfer;
 class StageTransfer {
  public:
   // `options`: dtype and device of the shards. Sends go over `sends`, whose group has every rank of
-  // both meshes; gathers over `gathers`, with the ranks of the target mesh: a group of its own, for
-  // on one ordered communicator a gather would wait behind receives that were posted early. On NCCL
+  // both meshes; relays and gathers over `gathers`, with the ranks of the target mesh: a group of
+  // its own, for on one ordered communicator they would wait behind receives posted early. On NCCL
   // both groups must have their communicators (one collective on each before the first transfer).
   // Throws InternalError [E902] for a step that does not fit the route or its groups.
   StageTransfer(TransferRoute route, const at::TensorOptions& options, TransferChannel sends,
@@ -68,8 +68,8 @@ class PendingTransfer {
   PendingTransfer(const StageTransfer& transfer, at::Tensor source, std::int64_t tag,
                   std::uint64_t ticket);
 
-  // Waits for the messages, then gathers with the other target ranks of the host (each must come to
-  // its own wait()). The target shard, contiguous, on ranks of the target mesh; nothing elsewhere.
+  // Waits for the messages, then relays and gathers with other target ranks (each must come to its
+  // own wait()). The target shard, contiguous, on ranks of the target mesh; nothing elsewhere.
   // Contract: called once. Throws what torch throws, noted in the ledger with the peer.
   std::optional<at::Tensor> wait();
 

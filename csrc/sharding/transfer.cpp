@@ -114,14 +114,14 @@ std::vector<TransferStep> copiesWithinRanks(const TransferTiles& all) {
 
 std::vector<TransferStep> messages(const TransferTiles& all, const std::vector<Move>& moves) {
   struct Message {
-    std::tuple<bool, int, int> key;  // gather, from, to
+    std::tuple<TransferKind, int, int> key;  // kind, from, to
     std::int64_t bytes = 0;
     std::vector<Region> regions;
     std::size_t round = 0;
   };
-  std::map<std::tuple<bool, int, int>, Message> by_key;
+  std::map<std::tuple<TransferKind, int, int>, Message> by_key;
   for (const Move& move : moves) {
-    const std::tuple key(move.gather, move.from, move.to);
+    const std::tuple key(move.kind, move.from, move.to);
     Message& message = by_key[key];
     message.key = key;
     message.bytes += move.bytes;
@@ -132,20 +132,20 @@ std::vector<TransferStep> messages(const TransferTiles& all, const std::vector<M
     mergeNeighbours(message.regions);
     ordered.push_back(std::move(message));
   }
-  // Rounds in which every rank has one message, the largest ones first; gathers after sends.
+  // Rounds in which every rank has one message, the largest ones first; kind after kind.
   std::stable_sort(ordered.begin(), ordered.end(), [](const Message& a, const Message& b) {
     return std::tuple(std::get<0>(a.key), -a.bytes) < std::tuple(std::get<0>(b.key), -b.bytes);
   });
   std::vector<std::vector<bool>> busy;
   std::size_t first_round = 0;
-  bool gathers = false;
+  TransferKind last_kind = TransferKind::kSend;
   for (Message& message : ordered) {
-    const auto& [gather, from, to] = message.key;
+    const auto& [kind, from, to] = message.key;
     const auto sender = static_cast<std::size_t>(from);
     const auto receiver = static_cast<std::size_t>(to);
-    if (gather && !gathers) {
+    if (kind != last_kind) {
       first_round = busy.size();
-      gathers = true;
+      last_kind = kind;
     }
     message.round = first_round;
     while (message.round < busy.size() &&
@@ -162,16 +162,17 @@ std::vector<TransferStep> messages(const TransferTiles& all, const std::vector<M
   });
   std::vector<TransferStep> result;
   for (const Message& message : ordered) {
-    const auto& [gather, from, to] = message.key;
+    const auto& [kind, from, to] = message.key;
+    const ShardGrid& given = kind == TransferKind::kSend ? all.source : all.target;
     TransferStep& step = result.emplace_back();
-    step.kind = gather ? TransferKind::kGather : TransferKind::kSend;
+    step.kind = kind;
     step.from = all.rankOf(from);
     step.to = all.rankOf(to);
     step.crosses_hosts = all.hostOf(from) != all.hostOf(to);
     step.bytes = message.bytes;
     for (const Region& region : message.regions) {
-      step.copies.push_back({.source = localRegion(region, gather ? all.target : all.source),
-                             .target = localRegion(region, all.target)});
+      step.copies.push_back(
+          {.source = localRegion(region, given), .target = localRegion(region, all.target)});
     }
   }
   return result;
@@ -185,6 +186,8 @@ const char* transferKindName(TransferKind kind) {
       return "copy";
     case TransferKind::kSend:
       return "send";
+    case TransferKind::kRelay:
+      return "relay";
     case TransferKind::kGather:
       return "gather";
   }

@@ -34,9 +34,10 @@ struct RegionCopy {
 enum class TransferKind : std::uint8_t {
   kCopy,    // inside one rank that is in both meshes: source shard to target shard
   kSend,    // source shard of `from` to target shard of `to`
-  kGather,  // inside a host, after all sends: target shard of `from` to that of `to`
+  kRelay,   // between hosts, after all sends: target shard of `from` to that of `to`
+  kGather,  // inside a host, after all relays: target shard of `from` to that of `to`
 };
-const char* transferKindName(TransferKind kind);  // "copy", "send", "gather"
+const char* transferKindName(TransferKind kind);  // "copy", "send", "relay", "gather"
 
 // One message: the copies one after the other, each row-major, packed without gaps.
 struct TransferStep {
@@ -55,9 +56,10 @@ struct RankTraffic {
 };
 
 // Steps in one order for all ranks: a rank performs those that name it one after the other. As the
-// order is one, and gathers come after all sends, the first step not yet done can always be done:
-// there is no deadlock, even where a send waits for its receiver. Steps that stand together mostly
-// have different ranks and run in parallel. At most one send and one gather per pair of ranks.
+// order is one, and what is passed on comes after what brings it, the first step not yet done can
+// always be done: there is no deadlock, even where a send waits for its receiver. Steps that stand
+// together mostly have different ranks and run in parallel. At most one message per pair of ranks
+// and kind.
 struct TransferPlan {
   DType dtype = DType::kFloat32;
   std::vector<int> source_ranks;  // of the meshes, in mesh order
@@ -81,8 +83,10 @@ struct TransferPlan {
 //    it: one of them receives it (or each an equal part) and passes it on inside the host.
 //  - Of several ranks that hold a tile the one sends whose host, then whose own link has least to
 //    send so far, largest tiles first.
-//  - Whole tiles or equal parts, towards ranks of the same and of other hosts: the cheapest.
-// Price in microseconds: sends, then gathers; each of the two takes as long as its busiest link
+//  - Of a tile that several hosts lack each receives a copy, or each a part that it relays to the
+//    other hosts, so that the source's NIC sends the tile once.
+//  - Whole tiles or equal parts, within and between hosts, relays or none: the cheapest of all.
+// Price in microseconds: sends, relays, gathers; each of these takes as long as its busiest link
 // (bytes by bandwidth) plus the start-up of its busiest rank. Links are each device's port in
 // either direction (intra_host bandwidth, for all its bytes) and each host's NIC in either
 // direction (inter_host bandwidth, shared by its devices). A rank with k messages starts up like a

@@ -1,7 +1,6 @@
 #include "sharding/transfer_moves.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <tuple>
 #include <utility>
@@ -10,23 +9,27 @@ namespace shardwright {
 
 namespace {
 
-// How tiles that several ranks of one host need get there.
+// How tiles that several ranks need get there.
 struct Strategy {
   bool split_within_hosts = false;   // tiles that a rank of the host has: parts, else whole to each
   bool split_between_hosts = false;  // tiles from another host: parts, else whole to one
+  bool relay = false;                // tiles for several hosts: a part to each, else a copy to each
 };
-constexpr std::array<Strategy, 3> kSplittingStrategies = {
-    {{.split_between_hosts = true},
-     {.split_within_hosts = true},
-     {.split_within_hosts = true, .split_between_hosts = true}}};
+constexpr int kNumStrategies = 8;
+Strategy strategyOf(int number) {
+  return {.split_within_hosts = (number & 2) != 0,
+          .split_between_hosts = (number & 1) != 0,
+          .relay = (number & 4) != 0};
+}
 
-// A part that one of `senders` has to send, to `receivers.front()` or, with `any_receiver`, to one
-// of them; the others get it from there.
+// A part that one of `senders` has to send into the first of `hosts`, from where the others get it.
+// It enters each at the first of its receivers or, with `any_receiver`, at one of them, and the
+// others get it from there.
 struct Job {
   Region region;
   std::int64_t bytes = 0;
   const std::vector<int>* senders = nullptr;  // devices
-  std::vector<int> receivers;                 // devices
+  std::vector<std::vector<int>> hosts;        // devices that receive, by host
   bool any_receiver = false;
   bool crosses_hosts = false;
 };
@@ -55,8 +58,12 @@ class MovePlanner {
  private:
   std::vector<std::vector<HostGroup>> groupByHost(const ShardGrid& grid) const;
   std::vector<Job> jobs(const Strategy& strategy) const;
+  // Jobs that bring a region to the receivers of one or several hosts, each in `slots` parts.
+  void addJobs(const Region& region, const std::vector<int>& senders, bool crosses_hosts,
+               std::vector<std::vector<int>> hosts, std::size_t slots,
+               std::vector<Job>& jobs) const;
   std::vector<Move> assign(std::vector<Job> jobs) const;
-  double phaseCostUs(const std::vector<Move>& moves, bool gather) const;
+  double phaseCostUs(const std::vector<Move>& moves, TransferKind kind) const;
   PricedMoves priced(const Strategy& strategy) const;
 
   const TransferTiles& all_;
@@ -83,12 +90,34 @@ std::vector<std::vector<HostGroup>> MovePlanner::groupByHost(const ShardGrid& gr
   return by_shard;
 }
 
+void MovePlanner::addJobs(const Region& region, const std::vector<int>& senders, bool crosses_hosts,
+                          std::vector<std::vector<int>> hosts, std::size_t slots,
+                          std::vector<Job>& jobs) const {
+  const std::size_t num_hosts = hosts.size();
+  const std::vector<Region> pieces = splitRegion(region, num_hosts * slots);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    jobs.push_back({.region = pieces[i],
+                    .bytes = numElements(pieces[i]) * all_.element_bytes,
+                    .senders = &senders,
+                    .hosts = hosts,
+                    .any_receiver = slots == 1,
+                    .crosses_hosts = crosses_hosts});
+    // The next piece enters at the next host, and after all hosts at their next receivers.
+    std::rotate(hosts.begin(), hosts.begin() + 1, hosts.end());
+    if ((i + 1) % num_hosts == 0) {
+      for (std::vector<int>& receivers : hosts) {
+        std::rotate(receivers.begin(), receivers.begin() + 1, receivers.end());
+      }
+    }
+  }
+}
+
 std::vector<Job> MovePlanner::jobs(const Strategy& strategy) const {
   std::vector<Job> result;
-  for (std::size_t t = 0; t < all_.tiles.size(); ++t) {
-    const Tile& tile = all_.tiles[t];
+  for (const Tile& tile : all_.tiles) {
     const std::vector<int>& holders = all_.source.holders[tile.source];
     const std::vector<HostGroup>& near = source_groups_[tile.source];
+    std::vector<std::vector<int>> far;
     for (const HostGroup& group : target_groups_[tile.target]) {
       std::vector<int> receivers;
       std::set_difference(group.devices.begin(), group.devices.end(), holders.begin(),
@@ -99,28 +128,28 @@ std::vector<Job> MovePlanner::jobs(const Strategy& strategy) const {
       const auto same_host = std::find_if(near.begin(), near.end(), [&](const HostGroup& senders) {
         return senders.host == group.host;
       });
-      const bool crosses = same_host == near.end();
-      const std::vector<int>* senders = crosses ? &holders : &same_host->devices;
-      const auto add = [&](const Region& region, std::vector<int> to, bool any_receiver) {
-        result.push_back({.region = region,
-                          .bytes = numElements(region) * all_.element_bytes,
-                          .senders = senders,
-                          .receivers = std::move(to),
-                          .any_receiver = any_receiver,
-                          .crosses_hosts = crosses});
-      };
-      const bool split = crosses ? strategy.split_between_hosts : strategy.split_within_hosts;
-      if (split && receivers.size() > 1) {
-        for (const Region& piece : splitRegion(tile.region, receivers.size())) {
-          add(piece, receivers, /*any_receiver=*/false);
-          std::rotate(receivers.begin(), receivers.begin() + 1, receivers.end());
-        }
-      } else if (crosses) {
-        add(tile.region, receivers, /*any_receiver=*/true);
+      if (same_host == near.end()) {
+        far.push_back(std::move(receivers));
+      } else if (strategy.split_within_hosts) {
+        addJobs(tile.region, same_host->devices, false, {receivers}, receivers.size(), result);
       } else {
         for (const int receiver : receivers) {
-          add(tile.region, {receiver}, /*any_receiver=*/false);
+          addJobs(tile.region, same_host->devices, false, {{receiver}}, 1, result);
         }
+      }
+    }
+    const auto slots = [&](const std::vector<int>& receivers) {
+      return strategy.split_between_hosts ? receivers.size() : 1;
+    };
+    if (strategy.relay && far.size() > 1) {
+      std::size_t most = 1;
+      for (const std::vector<int>& receivers : far) {
+        most = std::max(most, slots(receivers));
+      }
+      addJobs(tile.region, holders, true, std::move(far), most, result);
+    } else {
+      for (const std::vector<int>& receivers : far) {
+        addJobs(tile.region, holders, true, {receivers}, slots(receivers), result);
       }
     }
   }
@@ -144,34 +173,48 @@ std::vector<Move> MovePlanner::assign(std::vector<Job> jobs) const {
       return std::tuple(job.crosses_hosts ? nic(a) : 0, port(a).out, a) <
              std::tuple(job.crosses_hosts ? nic(b) : 0, port(b).out, b);
     });
-    const int to = job.any_receiver ? *std::min_element(job.receivers.begin(), job.receivers.end(),
-                                                        [&](int a, int b) {
-                                                          return std::tuple(port(a).in, a) <
-                                                                 std::tuple(port(b).in, b);
-                                                        })
-                                    : job.receivers.front();
+    const auto entryOf = [&](const std::vector<int>& receivers) {
+      return job.any_receiver
+                 ? *std::min_element(receivers.begin(), receivers.end(),
+                                     [&](int a, int b) {
+                                       return std::tuple(port(a).in, a) < std::tuple(port(b).in, b);
+                                     })
+                 : receivers.front();
+    };
+    const auto add = [&](TransferKind kind, int source, int target) {
+      moves.push_back(
+          {.kind = kind, .from = source, .to = target, .region = job.region, .bytes = job.bytes});
+    };
     port(from).out += job.bytes;
-    port(to).in += job.bytes;
     if (job.crosses_hosts) {
       nic(from) += job.bytes;
     }
-    moves.push_back({.from = from, .to = to, .region = job.region, .bytes = job.bytes});
-    for (const int other : job.receivers) {
-      if (other != to) {
-        moves.push_back(
-            {.gather = true, .from = to, .to = other, .region = job.region, .bytes = job.bytes});
+    int first_entry = -1;
+    for (const std::vector<int>& receivers : job.hosts) {
+      const int entry = entryOf(receivers);
+      port(entry).in += job.bytes;
+      if (first_entry < 0) {
+        first_entry = entry;
+        add(TransferKind::kSend, from, entry);
+      } else {
+        add(TransferKind::kRelay, first_entry, entry);
+      }
+      for (const int other : receivers) {
+        if (other != entry) {
+          add(TransferKind::kGather, entry, other);
+        }
       }
     }
   }
   return moves;
 }
 
-double MovePlanner::phaseCostUs(const std::vector<Move>& moves, bool gather) const {
+double MovePlanner::phaseCostUs(const std::vector<Move>& moves, TransferKind kind) const {
   std::vector<Port> ports(all_.ranks.size());
   std::vector<Port> nics(all_.host_names.size());
   std::vector<std::pair<int, int>> messages;
   for (const Move& move : moves) {
-    if (move.gather != gather) {
+    if (move.kind != kind) {
       continue;
     }
     messages.emplace_back(move.from, move.to);
@@ -220,21 +263,28 @@ double MovePlanner::phaseCostUs(const std::vector<Move>& moves, bool gather) con
 
 PricedMoves MovePlanner::priced(const Strategy& strategy) const {
   PricedMoves result{.moves = assign(jobs(strategy))};
-  result.cost_us =
-      phaseCostUs(result.moves, /*gather=*/false) + phaseCostUs(result.moves, /*gather=*/true);
+  for (const TransferKind kind :
+       {TransferKind::kSend, TransferKind::kRelay, TransferKind::kGather}) {
+    result.cost_us += phaseCostUs(result.moves, kind);
+  }
   return result;
 }
 
 PricedMoves MovePlanner::cheapest() const {
-  bool choice_within = false;
-  bool choice_between = false;
-  for (const Job& job : jobs({.split_within_hosts = true, .split_between_hosts = true})) {
-    (job.crosses_hosts ? choice_between : choice_within) |= job.receivers.size() > 1;
+  Strategy choices;
+  for (const Job& job : jobs(strategyOf(kNumStrategies - 1))) {
+    choices.relay |= job.hosts.size() > 1;
+    for (const std::vector<int>& receivers : job.hosts) {
+      (job.crosses_hosts ? choices.split_between_hosts : choices.split_within_hosts) |=
+          receivers.size() > 1;
+    }
   }
   PricedMoves best = priced({});
-  for (const Strategy& strategy : kSplittingStrategies) {
-    if ((strategy.split_within_hosts && !choice_within) ||
-        (strategy.split_between_hosts && !choice_between)) {
+  for (int number = 1; number < kNumStrategies; ++number) {
+    const Strategy strategy = strategyOf(number);
+    if (strategy.split_within_hosts > choices.split_within_hosts ||
+        strategy.split_between_hosts > choices.split_between_hosts ||
+        strategy.relay > choices.relay) {
       continue;
     }
     PricedMoves other = priced(strategy);

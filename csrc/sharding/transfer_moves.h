@@ -11,8 +11,8 @@ namespace shardwright {
 
 // A part of a tile on its way from one device to another.
 struct Move {
-  bool gather = false;  // from the target shard of `from`, after all moves that are no gathers
-  int from = 0;         // devices
+  TransferKind kind = TransferKind::kSend;
+  int from = 0;  // devices
   int to = 0;
   Region region;  // in coordinates of the whole
   std::int64_t bytes = 0;
@@ -24,7 +24,7 @@ struct PricedMoves {
 };
 
 // The cheapest of the ways that planTransfer describes, priced as it says; of equally cheap ones
-// the one with fewer splits. What a rank of both meshes has is no move.
+// the first, plainer one. What a rank of both meshes has is no move.
 PricedMoves cheapestMoves(const TransferTiles& tiles, const Cluster& cluster);
 
 }  // namespace shardwright

@@ -185,7 +185,8 @@ class TransferStep:
     """One message: boxes packed one after the other, each row-major.
 
     kind "copy": within a rank of both meshes, from its source shard to its target shard. "send":
-    source shard to target shard. "gather": from the target shard of `source_rank`.
+    source shard to target shard. "relay" (between hosts, after all sends) and "gather" (inside a
+    host, after all relays): from the target shard of `source_rank`.
     """
 
     @property

@@ -30,9 +30,12 @@ Region regionOf(const RegionValue& value) {
 TransferStep stepOf(const StepValue& value) {
   const auto& [kind, from, to, bytes, copies] = value;
   TransferStep step;
-  step.kind = kind == "copy"   ? TransferKind::kCopy
-              : kind == "send" ? TransferKind::kSend
-                               : TransferKind::kGather;
+  for (const TransferKind known :
+       {TransferKind::kCopy, TransferKind::kSend, TransferKind::kRelay, TransferKind::kGather}) {
+    if (kind == transferKindName(known)) {
+      step.kind = known;
+    }
+  }
   step.from = from;
   step.to = to;
   step.bytes = bytes;

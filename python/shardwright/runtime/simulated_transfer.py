@@ -29,7 +29,7 @@ def simulate_transfer(plan: _core.TransferPlan, shards: Mapping[int, Tensor]) ->
     for rank in plan.target_ranks:
         targets[rank] = torch.empty(plan.target_sizes, dtype=like.dtype, device=like.device)
     for step in plan.steps:
-        given = targets if step.kind == "gather" else sources
+        given = sources if step.kind in ("copy", "send") else targets
         for taken, put in step.copies:
             box = _box(given[step.source_rank], taken)
             _box(targets[step.target_rank], put).copy_(box)

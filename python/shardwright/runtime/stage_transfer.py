@@ -23,7 +23,7 @@ class PendingTransfer:
         self._pending = pending
 
     def wait(self) -> Tensor | None:
-        """Waits for this rank's messages, and gathers inside the host.
+        """Waits for this rank's messages, and exchanges with other ranks of the target mesh.
 
         Every rank of the target mesh must come to its own `wait`, those of several transfers in one
         order. Call it once.
@@ -69,8 +69,8 @@ class StageTransfer:
             group: has every rank of both meshes. On NCCL it must have run a collective before, and
                 every rank must start the transfers of one group in the same order.
             gather_group: the ranks of the target mesh; needed on ranks of the target mesh where
-                `group` is NCCL (a gather must not wait behind receives that were posted early);
-                without it gathers use `group`.
+                `group` is NCCL (exchanges between them must not wait behind receives that were
+                posted early); without it they use `group`.
 
         Raises:
             InternalError: E902 when the plan does not fit the groups.

@@ -74,7 +74,7 @@ def check_transfer(atoms, source, source_mesh, target, target_mesh, steps) -> No
             raise TransferError(f"{step!r} is no {step.kind}")
         if step.crosses_hosts != (hosts[from_rank] != hosts[to_rank]):
             raise TransferError(f"{step!r} is wrong about crossing hosts")
-        given = (targets if step.kind == "gather" else sources)[from_rank]
+        given = (sources if step.kind in ("copy", "send") else targets)[from_rank]
         count = 0
         for taken, put in step.copies:
             values = given[box(given, taken)].copy()
