@@ -112,7 +112,7 @@ std::vector<TransferStep> copiesWithinRanks(const TransferTiles& all) {
   return steps;
 }
 
-std::vector<TransferStep> messages(const TransferTiles& all, const std::vector<Move>& moves) {
+std::vector<TransferStep> messages(const TransferTiles& all, const PricedMoves& priced) {
   struct Message {
     std::tuple<TransferKind, int, int> key;  // kind, from, to
     std::int64_t bytes = 0;
@@ -120,12 +120,12 @@ std::vector<TransferStep> messages(const TransferTiles& all, const std::vector<M
     std::size_t round = 0;
   };
   std::map<std::tuple<TransferKind, int, int>, Message> by_key;
-  for (const Move& move : moves) {
+  for (const Move& move : priced.moves) {
     const std::tuple key(move.kind, move.from, move.to);
     Message& message = by_key[key];
     message.key = key;
     message.bytes += move.bytes;
-    message.regions.push_back(move.region);
+    message.regions.push_back(priced.pieces[move.piece]);
   }
   std::vector<Message> ordered;
   for (auto& [key, message] : by_key) {
@@ -208,7 +208,7 @@ TransferPlan planTransfer(const TensorAtoms& atoms, DType dtype, const ShardingS
   plan.target_shape = localShape(atoms, to, target.shape);
   plan.target_sizes = all.target.sizes;
   plan.steps = copiesWithinRanks(all);
-  for (TransferStep& message : messages(all, best.moves)) {
+  for (TransferStep& message : messages(all, best)) {
     plan.steps.push_back(std::move(message));
   }
   plan.cost_us = best.cost_us;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -22,15 +23,20 @@ Strategy strategyOf(int number) {
           .relay = (number & 4) != 0};
 }
 
-// A part that one of `senders` has to send into the first of `hosts`, from where the others get it.
-// It enters each at the first of its receivers or, with `any_receiver`, at one of them, and the
-// others get it from there.
+// Devices that lack a tile, host by host.
+using Receivers = std::vector<std::vector<int>>;
+
+// A part that one of `senders` has to send into one host, from where the others get it. It enters
+// each host at one of its receivers, and the others of the host get it from there.
 struct Job {
   Region region;
   std::int64_t bytes = 0;
   const std::vector<int>* senders = nullptr;  // devices
-  std::vector<std::vector<int>> hosts;        // devices that receive, by host
-  bool any_receiver = false;
+  std::shared_ptr<const Receivers> receivers;
+  std::size_t first_host = 0;  // where it is sent
+  // The receiver it enters at, counted round; or any of them.
+  std::size_t slot = 0;
+  bool any_slot = false;
   bool crosses_hosts = false;
 };
 
@@ -60,9 +66,8 @@ class MovePlanner {
   std::vector<Job> jobs(const Strategy& strategy) const;
   // Jobs that bring a region to the receivers of one or several hosts, each in `slots` parts.
   void addJobs(const Region& region, const std::vector<int>& senders, bool crosses_hosts,
-               std::vector<std::vector<int>> hosts, std::size_t slots,
-               std::vector<Job>& jobs) const;
-  std::vector<Move> assign(std::vector<Job> jobs) const;
+               Receivers receivers, std::size_t slots, std::vector<Job>& jobs) const;
+  PricedMoves assign(std::vector<Job> jobs) const;
   double phaseCostUs(const std::vector<Move>& moves, TransferKind kind) const;
   PricedMoves priced(const Strategy& strategy) const;
 
@@ -91,24 +96,20 @@ std::vector<std::vector<HostGroup>> MovePlanner::groupByHost(const ShardGrid& gr
 }
 
 void MovePlanner::addJobs(const Region& region, const std::vector<int>& senders, bool crosses_hosts,
-                          std::vector<std::vector<int>> hosts, std::size_t slots,
-                          std::vector<Job>& jobs) const {
-  const std::size_t num_hosts = hosts.size();
-  const std::vector<Region> pieces = splitRegion(region, num_hosts * slots);
+                          Receivers receivers, std::size_t slots, std::vector<Job>& jobs) const {
+  const std::size_t num_hosts = receivers.size();
+  const auto shared = std::make_shared<const Receivers>(std::move(receivers));
+  std::vector<Region> pieces = splitRegion(region, num_hosts * slots);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    jobs.push_back({.region = pieces[i],
-                    .bytes = numElements(pieces[i]) * all_.element_bytes,
+    const std::int64_t bytes = numElements(pieces[i]) * all_.element_bytes;
+    jobs.push_back({.region = std::move(pieces[i]),
+                    .bytes = bytes,
                     .senders = &senders,
-                    .hosts = hosts,
-                    .any_receiver = slots == 1,
+                    .receivers = shared,
+                    .first_host = i % num_hosts,
+                    .slot = i / num_hosts,
+                    .any_slot = slots == 1,
                     .crosses_hosts = crosses_hosts});
-    // The next piece enters at the next host, and after all hosts at their next receivers.
-    std::rotate(hosts.begin(), hosts.begin() + 1, hosts.end());
-    if ((i + 1) % num_hosts == 0) {
-      for (std::vector<int>& receivers : hosts) {
-        std::rotate(receivers.begin(), receivers.begin() + 1, receivers.end());
-      }
-    }
   }
 }
 
@@ -117,7 +118,7 @@ std::vector<Job> MovePlanner::jobs(const Strategy& strategy) const {
   for (const Tile& tile : all_.tiles) {
     const std::vector<int>& holders = all_.source.holders[tile.source];
     const std::vector<HostGroup>& near = source_groups_[tile.source];
-    std::vector<std::vector<int>> far;
+    Receivers far;
     for (const HostGroup& group : target_groups_[tile.target]) {
       std::vector<int> receivers;
       std::set_difference(group.devices.begin(), group.devices.end(), holders.begin(),
@@ -156,7 +157,7 @@ std::vector<Job> MovePlanner::jobs(const Strategy& strategy) const {
   return result;
 }
 
-std::vector<Move> MovePlanner::assign(std::vector<Job> jobs) const {
+PricedMoves MovePlanner::assign(std::vector<Job> jobs) const {
   // What crosses hosts first: a NIC is the scarcer link, and the ports then even out.
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
     return std::tuple(!a.crosses_hosts, -a.bytes) < std::tuple(!b.crosses_hosts, -b.bytes);
@@ -164,8 +165,8 @@ std::vector<Move> MovePlanner::assign(std::vector<Job> jobs) const {
   std::vector<std::int64_t> nic_out(all_.host_names.size(), 0);
   std::vector<Port> ports(all_.ranks.size());
   const auto port = [&](int device) -> Port& { return ports[static_cast<std::size_t>(device)]; };
-  std::vector<Move> moves;
-  for (const Job& job : jobs) {
+  PricedMoves result;
+  for (Job& job : jobs) {
     const auto nic = [&](int device) -> std::int64_t& {
       return nic_out[static_cast<std::size_t>(all_.hostOf(device))];
     };
@@ -173,25 +174,29 @@ std::vector<Move> MovePlanner::assign(std::vector<Job> jobs) const {
       return std::tuple(job.crosses_hosts ? nic(a) : 0, port(a).out, a) <
              std::tuple(job.crosses_hosts ? nic(b) : 0, port(b).out, b);
     });
-    const auto entryOf = [&](const std::vector<int>& receivers) {
-      return job.any_receiver
-                 ? *std::min_element(receivers.begin(), receivers.end(),
-                                     [&](int a, int b) {
-                                       return std::tuple(port(a).in, a) < std::tuple(port(b).in, b);
-                                     })
-                 : receivers.front();
+    const auto entry_among = [&](const std::vector<int>& devices) {
+      const auto least = [&](int a, int b) {
+        return std::tuple(port(a).in, a) < std::tuple(port(b).in, b);
+      };
+      return job.any_slot ? *std::min_element(devices.begin(), devices.end(), least)
+                          : devices[job.slot % devices.size()];
     };
     const auto add = [&](TransferKind kind, int source, int target) {
-      moves.push_back(
-          {.kind = kind, .from = source, .to = target, .region = job.region, .bytes = job.bytes});
+      result.moves.push_back({.kind = kind,
+                              .from = source,
+                              .to = target,
+                              .piece = result.pieces.size(),
+                              .bytes = job.bytes});
     };
     port(from).out += job.bytes;
     if (job.crosses_hosts) {
       nic(from) += job.bytes;
     }
     int first_entry = -1;
-    for (const std::vector<int>& receivers : job.hosts) {
-      const int entry = entryOf(receivers);
+    for (std::size_t i = 0; i < job.receivers->size(); ++i) {
+      const std::vector<int>& devices =
+          (*job.receivers)[(job.first_host + i) % job.receivers->size()];
+      const int entry = entry_among(devices);
       port(entry).in += job.bytes;
       if (first_entry < 0) {
         first_entry = entry;
@@ -199,34 +204,44 @@ std::vector<Move> MovePlanner::assign(std::vector<Job> jobs) const {
       } else {
         add(TransferKind::kRelay, first_entry, entry);
       }
-      for (const int other : receivers) {
+      for (const int other : devices) {
         if (other != entry) {
           add(TransferKind::kGather, entry, other);
         }
       }
     }
+    result.pieces.push_back(std::move(job.region));
   }
-  return moves;
+  return result;
 }
 
 double MovePlanner::phaseCostUs(const std::vector<Move>& moves, TransferKind kind) const {
   std::vector<Port> ports(all_.ranks.size());
   std::vector<Port> nics(all_.host_names.size());
-  std::vector<std::pair<int, int>> messages;
+  const std::size_t num_devices = all_.ranks.size();
+  std::vector<bool> message(num_devices * num_devices, false);  // by sender and receiver
+  std::vector<int> count(num_devices, 0);
+  std::vector<bool> leaves_host(num_devices, false);
   for (const Move& move : moves) {
     if (move.kind != kind) {
       continue;
     }
-    messages.emplace_back(move.from, move.to);
-    ports[static_cast<std::size_t>(move.from)].out += move.bytes;
-    ports[static_cast<std::size_t>(move.to)].in += move.bytes;
-    if (all_.hostOf(move.from) != all_.hostOf(move.to)) {
+    const auto from = static_cast<std::size_t>(move.from);
+    const auto to = static_cast<std::size_t>(move.to);
+    const bool crosses = all_.hostOf(move.from) != all_.hostOf(move.to);
+    ports[from].out += move.bytes;
+    ports[to].in += move.bytes;
+    if (crosses) {
       nics[static_cast<std::size_t>(all_.hostOf(move.from))].out += move.bytes;
       nics[static_cast<std::size_t>(all_.hostOf(move.to))].in += move.bytes;
     }
-  }
-  if (messages.empty()) {
-    return 0;
+    if (!message[from * num_devices + to]) {
+      message[from * num_devices + to] = true;
+      for (const std::size_t device : {from, to}) {
+        ++count[device];
+        leaves_host[device] = leaves_host[device] || crosses;
+      }
+    }
   }
   const auto busiest = [](const std::vector<Port>& links) {
     std::int64_t bytes = 0;
@@ -235,20 +250,14 @@ double MovePlanner::phaseCostUs(const std::vector<Move>& moves, TransferKind kin
     }
     return static_cast<double>(bytes);
   };
-  double bytes_us = busiest(ports) / cluster_.intra_host.bandwidth_bytes_per_us;
-  if (const double nic_bytes = busiest(nics); nic_bytes > 0) {
-    bytes_us = std::max(bytes_us, nic_bytes / cluster_.inter_host.bandwidth_bytes_per_us);
+  const double port_bytes = busiest(ports);
+  const double nic_bytes = busiest(nics);
+  double bytes_us = 0;
+  if (port_bytes > 0) {
+    bytes_us = port_bytes / cluster_.intra_host.bandwidth_bytes_per_us;
   }
-  std::sort(messages.begin(), messages.end());
-  messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
-  std::vector<int> count(all_.ranks.size(), 0);
-  std::vector<bool> leaves_host(all_.ranks.size(), false);
-  for (const auto& [from, to] : messages) {
-    for (const int device : {from, to}) {
-      const auto index = static_cast<std::size_t>(device);
-      ++count[index];
-      leaves_host[index] = leaves_host[index] || all_.hostOf(from) != all_.hostOf(to);
-    }
+  if (nic_bytes > 0) {
+    bytes_us = std::max(bytes_us, nic_bytes / cluster_.inter_host.bandwidth_bytes_per_us);
   }
   double latency_us = 0;
   for (std::size_t device = 0; device < count.size(); ++device) {
@@ -262,7 +271,7 @@ double MovePlanner::phaseCostUs(const std::vector<Move>& moves, TransferKind kin
 }
 
 PricedMoves MovePlanner::priced(const Strategy& strategy) const {
-  PricedMoves result{.moves = assign(jobs(strategy))};
+  PricedMoves result = assign(jobs(strategy));
   for (const TransferKind kind :
        {TransferKind::kSend, TransferKind::kRelay, TransferKind::kGather}) {
     result.cost_us += phaseCostUs(result.moves, kind);
@@ -273,8 +282,8 @@ PricedMoves MovePlanner::priced(const Strategy& strategy) const {
 PricedMoves MovePlanner::cheapest() const {
   Strategy choices;
   for (const Job& job : jobs(strategyOf(kNumStrategies - 1))) {
-    choices.relay |= job.hosts.size() > 1;
-    for (const std::vector<int>& receivers : job.hosts) {
+    choices.relay |= job.receivers->size() > 1;
+    for (const std::vector<int>& receivers : *job.receivers) {
       (job.crosses_hosts ? choices.split_between_hosts : choices.split_within_hosts) |=
           receivers.size() > 1;
     }

@@ -14,11 +14,12 @@ struct Move {
   TransferKind kind = TransferKind::kSend;
   int from = 0;  // devices
   int to = 0;
-  Region region;  // in coordinates of the whole
+  std::size_t piece = 0;
   std::int64_t bytes = 0;
 };
 
 struct PricedMoves {
+  std::vector<Region> pieces;  // what moves, in coordinates of the whole
   std::vector<Move> moves;
   double cost_us = 0;
 };

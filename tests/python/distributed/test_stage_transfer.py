@@ -29,8 +29,8 @@ def cluster(intra: float) -> _core.Cluster:
     return result
 
 
-def mesh(shape, ranks, host):
-    return _core.Submesh(shape, ranks, [host] * len(ranks))
+def mesh(shape, ranks, hosts):
+    return _core.Submesh(shape, ranks, hosts if isinstance(hosts, list) else [hosts] * len(ranks))
 
 
 def values(atoms, dtype, microbatch: int) -> np.ndarray:
@@ -79,6 +79,7 @@ def every_pair(rank, world, source_ranks, source_shape, target_ranks, target_sha
     return kinds
 
 
+# Source ranks and shape, target ranks and shape, hosts of both.
 CASES = {
     "1->1": ([0], (1,), [1], (1,), (0, 1)),
     "1->2": ([0], (1,), [1, 2], (2,), (0, 1)),
@@ -86,6 +87,13 @@ CASES = {
     "2->2": ([0, 1], (2,), [2, 3], (1, 2), (0, 1)),
     "2->2 on one host": ([2, 0], (2,), [3, 1], (2,), (0, 0)),
     "2->2 with a rank in both": ([0, 1], (2,), [2, 1], (2,), (0, 0)),
+    "1->3 on two hosts": ([0], (1,), [3, 1, 2], (3,), (0, [1, 2, 1])),
+}
+KINDS = {
+    "1->2": {"send", "gather"},
+    "2->2": {"send", "gather"},
+    "2->2 with a rank in both": {"copy", "send"},
+    "1->3 on two hosts": {"send", "relay", "gather"},
 }
 
 
@@ -94,8 +102,7 @@ def test_every_pair_of_specs_arrives_bitwise(name):
     case = CASES[name]
     world = 1 + max(case[0] + case[2])
     kinds = set().union(*run_ranks(world, every_pair, *case))
-    assert "send" in kinds
-    assert ("gather" in kinds) == (name in ("1->2", "2->2"))
+    assert kinds == KINDS.get(name, {"send"})
 
 
 def every_dtype(rank, world):
