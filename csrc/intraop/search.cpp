@@ -131,8 +131,7 @@ bool Search::finishWithIntegerProgram(const ReducedProblem& reduced) {
     program_options.stop = [this] { return interrupted(); };
     if (const auto labels = incumbentLabels(reduced)) program_options.incumbent = *labels;
     program_options.lower_bound =
-        lower_bound_ ? std::ldexp(static_cast<double>(*lower_bound_), -reduction_.costShift())
-                     : 0.0;
+        lower_bound_ ? static_cast<double>(*lower_bound_ >> reduction_.costShift()) : 0.0;
     const IntegerProgramResult result = solveIntegerProgram(reduced, program_options);
     if (!result.labels.empty()) consider(reduced, result.labels);
     if (result.infeasible && incumbent_.empty()) {

@@ -89,8 +89,8 @@ double Search::distance() const {
 double Search::cutoff() const {
   if (incumbent_.empty()) return kInfinity;
   // With a shift the incumbent's shifted cost is at most this; cutting above it removes nothing
-  // that is better.
-  return std::floor(std::ldexp(static_cast<double>(incumbent_cost_), -reduction_.costShift()));
+  // that is better. The shift comes before the conversion, which would round to a nearest double.
+  return static_cast<double>(incumbent_cost_ >> reduction_.costShift());
 }
 
 bool Search::consider(const ReducedProblem& reduced, std::span<const int32_t> labels) {

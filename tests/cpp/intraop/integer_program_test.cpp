@@ -13,6 +13,7 @@
 #include <cctype>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <random>
@@ -71,7 +72,8 @@ void expectEqualToEveryChoice(uint64_t first, uint64_t count) {
     if (seed % 2 == 0) options.incumbent = someLabels(reduced, seed);
     if (!options.incumbent.empty()) ++num_started;
     if (optimum.cost && seed % 4 < 2) {
-      options.lower_bound = static_cast<double>(*optimum.cost) - static_cast<double>(seed % 5);
+      options.lower_bound = std::ldexp(static_cast<double>(*optimum.cost), -reduction.costShift()) -
+                            static_cast<double>(seed % 5);
     }
     const IntegerProgramResult result = solveIntegerProgram(reduced, options);
     if (result.infeasible) {
@@ -81,7 +83,9 @@ void expectEqualToEveryChoice(uint64_t first, uint64_t count) {
     }
     if (result.bound) {
       ASSERT_TRUE(optimum.cost) << where;
-      EXPECT_LE(*result.bound, static_cast<double>(*optimum.cost)) << where;
+      EXPECT_LE(std::ldexp(*result.bound, reduction.costShift()),
+                static_cast<double>(*optimum.cost))
+          << where;
     }
     if (result.labels.empty()) continue;
     const auto price = testing::priceOf(problem, reduced.expand(reduction.pool(), result.labels));

@@ -13,7 +13,7 @@ namespace shardwright::testing {
 
 // One problem of 3 to 8 nodes and at most some 20,000 choices. The seed alone decides: graph
 // (random, chain, cycle, hub, clique, repeated layers, without edges), sizes (many nodes with one
-// strategy), costs (tied, zero, negative, up to 2^45), forbidden entries (none to most), aliases,
+// strategy), costs (tied, zero, negative, up to 2^53), forbidden entries (none to most), aliases,
 // parallel, transposed and self edges, bytes, intervals and the limit (none, loose, exactly a
 // choice's peak, one byte less, zero).
 Problem makeFamilyProblem(uint64_t seed);

@@ -37,7 +37,7 @@ class FamilyMaker {
     most_strategies_ = num_nodes <= 4 ? 12 : num_nodes <= 6 ? 5 : 3;
     single_share_ = dice_.among({0.0, 0.1, 0.5});
     forbidden_share_ = dice_.among({0.0, 0.05, 0.2, 0.5});
-    cost_unit_ = dice_.among<int64_t>({0, 1, 1, 7, 1000, int64_t{1} << 40});
+    cost_unit_ = dice_.among<int64_t>({0, 1, 1, 7, 1000, int64_t{1} << 40, int64_t{1} << 48});
     negative_share_ = dice_.among({0.0, 0.2});
     bytes_unit_ = dice_.among<int64_t>({0, 1, 1, 1, int64_t{1} << 45});
     num_points_ = dice_.among<int64_t>({1, 3, 12, 40});

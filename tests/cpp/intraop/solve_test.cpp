@@ -186,6 +186,22 @@ TEST(Solve, CostsPastTheExactRangeKeepAValidBound) {
   EXPECT_LT(answer.gap, 1e-12);
 }
 
+// Found by fuzzing: the cut at the incumbent's cost was rounded to the nearest double, above it.
+TEST(Solve, BoundNeverPassesACostThatDoubleCannotHold) {
+  ProblemBuilder builder("rounded");
+  const ChoiceNodeId a = builder.addNode({0, -7});
+  const ChoiceNodeId b = builder.addNode({2, 2});
+  builder.addEdge(a, b, builder.addTable(2, 2, {-100'000'000'000'000'000, 0, 0, 1}));
+  builder.addEdge(a, b, builder.addTable(2, 2, {11'594'731, 0, 0, 1}));
+  builder.addEdge(b, a, builder.addTable(2, 2, {1, 10'551'739, 4, 5}));
+  const Answer answer = solve(std::move(builder).build());
+  const int64_t cost = -100'000'000'000'000'000 + 11'594'731 + 2 + 1;
+  EXPECT_EQ(answer.cost, cost);
+  ASSERT_TRUE(answer.lower_bound);
+  EXPECT_LE(*answer.lower_bound, cost);
+  EXPECT_LT(answer.gap, 1e-12);
+}
+
 TEST(Solve, SameInputGivesTheSameChoice) {
   std::mt19937_64 random(7);
   testing::RandomProblemOptions shape;
