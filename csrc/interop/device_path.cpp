@@ -212,6 +212,7 @@ class DevicePathSearch {
     const double value = path.sum + weight() * path.peak;
     if (value >= result_.value) return;
     result_.value = value;
+    result_.price = price_;
     result_.arcs.clear();
     for (const std::size_t arc : path.arcs) result_.arcs.push_back(bounds_.originalArc(arc));
     removeArcs();

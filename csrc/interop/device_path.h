@@ -38,6 +38,7 @@ struct DevicePath {
   double value = 0;               // of the path
   double lower_bound = 0;         // no path costs less; infinity when there is none
   bool finished = false;          // value equals lower_bound, or there is no path
+  double price = 0;               // per device, of the bound under which the path was found
   int num_exact_runs = 0;         // dynamic programs over (node, devices) that were run
 };
 

@@ -1,8 +1,10 @@
 #include "interop/stage_dp.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -51,17 +53,52 @@ class StageSearch {
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   void search(std::optional<int> most_stages) {
-    const StageGraph graph = buildStageGraph(problem_, most_stages);
+    const std::optional<ArcFilter> filter = filterOfFewerShapes(most_stages);
+    const StageGraph graph = buildStageGraph(problem_, most_stages, filter);
+    const DevicePath path = findPath(graph);
+    finished_ = finished_ && path.finished;
+    answer_.lower_bound = std::min(answer_.lower_bound, path.lower_bound);
+    consider(graph, path);
+  }
+
+  DevicePath findPath(const StageGraph& graph) {
     DevicePathOptions options;
     options.time_limit_s = options_.time_limit_s - seconds();
     options.is_interrupted = options_.is_interrupted;
-    const DevicePath path = findDevicePath(graph.graph, options);
+    DevicePath path = findDevicePath(graph.graph, options);
     answer_.num_exact_runs += path.num_exact_runs;
-    finished_ = finished_ && path.finished;
-    answer_.lower_bound = std::min(answer_.lower_bound, path.lower_bound);
+    return path;
+  }
+
+  void consider(const StageGraph& graph, const DevicePath& path) {
     if (path.arcs.empty() || path.value >= value_) return;
     value_ = path.value;
     answer_.stages = stagesOf(graph, path);
+  }
+
+  // A problem with many shapes is solved with few of them first: stages that are good already leave
+  // out most of the arcs, which together might not fit the memory.
+  std::optional<ArcFilter> filterOfFewerShapes(std::optional<int> most_stages) {
+    const double num_arcs =
+        static_cast<double>(problem_.kinds.size()) * problem_.num_layers * problem_.num_layers / 2;
+    if (num_arcs < options_.most_arcs) return std::nullopt;
+    const std::vector<bool> kept = fewerShapes();
+    if (std::ranges::all_of(kept, std::identity{})) return std::nullopt;
+    const StageGraph graph = buildStageGraph(problem_, most_stages, std::nullopt, kept);
+    const DevicePath path = findPath(graph);
+    consider(graph, path);
+    if (path.arcs.empty()) return std::nullopt;
+    return ArcFilter{value_, path.price};
+  }
+
+  // By submesh: within a host, a power of two of hosts, or all devices.
+  std::vector<bool> fewerShapes() const {
+    std::vector<bool> kept;
+    for (const SubmeshShape& shape : problem_.submeshes) {
+      kept.push_back(std::has_single_bit(static_cast<unsigned>(shape.num_hosts)) ||
+                     shape.numDevices() == problem_.num_devices);
+    }
+    return kept;
   }
 
   bool everythingFits() const {

@@ -13,6 +13,9 @@ namespace shardwright {
 
 struct StageSearchOptions {
   double time_limit_s = 60.0;
+  // Problems with more arcs are filtered by a first search with fewer shapes; the answer is the
+  // same.
+  double most_arcs = 2e7;
   // Asked now and then; true ends the search with the best found so far.
   std::function<bool()> is_interrupted = {};
 };

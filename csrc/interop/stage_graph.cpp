@@ -9,111 +9,26 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "interop/device_bounds.h"
+#include "interop/stage_boundaries.h"
 
 namespace shardwright {
 namespace {
 
-// What one pair of classes of ports at a boundary costs.
-struct Crossing {
-  std::int32_t before = 0;  // class of the port in front of the boundary
-  std::int32_t after = 0;
-  double time = 0;
-  double link_time = 0;
-};
-
-// Ports of a boundary with the same costs are one class.
-struct BoundaryClasses {
-  std::vector<std::int32_t> before;  // by port
-  std::vector<std::int32_t> after;
-  std::vector<Crossing> crossings;  // possible ones only
-};
-
-class BoundaryClassifier {
- public:
-  explicit BoundaryClassifier(const StageProblem& problem)
-      : problem_(problem),
-        num_ports_(problem.submeshes.size() * static_cast<std::size_t>(problem.num_specs)) {}
-
-  // One class on both sides, nothing to pay: the outer ends and free boundaries.
-  BoundaryClasses open() const {
-    const std::vector<std::int32_t> one(num_ports_, 0);
-    return {one, one, {Crossing{}}};
-  }
-
-  BoundaryClasses at(int layer) const {
-    if (problem_.boundaries.empty() || layer == 0 || layer == problem_.num_layers) return open();
-    const Boundary& boundary = problem_.boundaries[static_cast<std::size_t>(layer)];
-    if (boundary.time.size() == 1) {
-      BoundaryClasses classes = open();
-      classes.crossings[0] = crossing(boundary, 0, 0);
-      if (std::isinf(boundary.time[0])) classes.crossings.clear();
-      return classes;
-    }
-    BoundaryClasses classes;
-    std::map<std::vector<double>, std::int32_t> rows;
-    std::map<std::vector<double>, std::int32_t> columns;
-    std::vector<std::size_t> row_port;
-    std::vector<std::size_t> column_port;
-    for (std::size_t p = 0; p < num_ports_; ++p) {
-      classes.before.push_back(classOf(rows, costs(boundary, p, true), p, row_port));
-      classes.after.push_back(classOf(columns, costs(boundary, p, false), p, column_port));
-    }
-    for (std::size_t b = 0; b < row_port.size(); ++b) {
-      for (std::size_t a = 0; a < column_port.size(); ++a) {
-        Crossing pair = crossing(boundary, row_port[b], column_port[a]);
-        pair.before = static_cast<std::int32_t>(b);
-        pair.after = static_cast<std::int32_t>(a);
-        if (!std::isinf(pair.time) && !std::isinf(pair.link_time)) {
-          classes.crossings.push_back(pair);
-        }
-      }
-    }
-    return classes;
-  }
-
- private:
-  static std::int32_t classOf(std::map<std::vector<double>, std::int32_t>& known,
-                              std::vector<double> costs, std::size_t port,
-                              std::vector<std::size_t>& first_port) {
-    const auto next = static_cast<std::int32_t>(known.size());
-    const auto [found, is_new] = known.emplace(std::move(costs), next);
-    if (is_new) first_port.push_back(port);
-    return found->second;
-  }
-
-  Crossing crossing(const Boundary& boundary, std::size_t before, std::size_t after) const {
-    const std::size_t entry = boundary.time.size() == 1 ? 0 : before * num_ports_ + after;
-    const double time = boundary.time[entry];
-    return {0, 0, time, boundary.link_time.empty() ? time / 2 : boundary.link_time[entry]};
-  }
-
-  std::vector<double> costs(const Boundary& boundary, std::size_t port, bool is_before) const {
-    std::vector<double> values;
-    for (std::size_t other = 0; other < num_ports_; ++other) {
-      const Crossing pair =
-          is_before ? crossing(boundary, port, other) : crossing(boundary, other, port);
-      values.push_back(pair.time);
-      values.push_back(pair.link_time);
-    }
-    return values;
-  }
-
-  const StageProblem& problem_;
-  std::size_t num_ports_;
-};
-
 class StageGraphBuilder {
  public:
-  StageGraphBuilder(const StageProblem& problem, std::optional<int> most_stages)
+  StageGraphBuilder(const StageProblem& problem, std::optional<int> most_stages,
+                    const std::vector<bool>& kept_submeshes)
       : problem_(problem), most_stages_(most_stages), num_layers_(problem.num_layers) {
-    const BoundaryClassifier classifier(problem);
-    for (int layer = 0; layer <= num_layers_; ++layer) classes_.push_back(classifier.at(layer));
+    for (int layer = 0; layer <= num_layers_; ++layer) {
+      classes_.push_back(classifyBoundary(problem, layer));
+    }
     num_levels_ = countLevels();
-    groupKinds();
+    groupKinds(kept_submeshes);
     placeNodes();
   }
 
-  StageGraph build() {
+  StageGraph build(const std::optional<ArcFilter>& filter) {
     DeviceGraph& graph = result_.graph;
     graph.num_devices = problem_.num_devices;
     graph.use_all_devices = problem_.use_all_devices;
@@ -122,16 +37,16 @@ class StageGraphBuilder {
     for (int level = 0; level < num_levels_; ++level) {
       graph.starts.push_back(nodeOf(0, 0, level));
     }
+    if (filter) boundArcs(*filter);
     graph.first_arc.push_back(0);
-    for (int begin = 0; begin <= num_layers_; ++begin) {
-      const auto& crossings = classes_[static_cast<std::size_t>(begin)].crossings;
-      for (std::size_t c = 0; c < crossings.size(); ++c) {
-        for (int level = 0; level < num_levels_; ++level) {
-          addArcs(begin, crossings[c], level);
-          graph.first_arc.push_back(graph.arcs.size());
-          result_.boundary_of_node.push_back(begin);
-        }
-      }
+    for (std::size_t v = 0; v < nodes_.size(); ++v) {
+      forArcs(v, kNoPath, [&](const DeviceArc& arc, std::int32_t kind) {
+        if (filter && isDear(*filter, v, arc)) return;
+        graph.arcs.push_back(arc);
+        result_.kind_of_arc.push_back(kind);
+      });
+      graph.first_arc.push_back(graph.arcs.size());
+      result_.boundary_of_node.push_back(nodes_[v].boundary);
     }
     return std::move(result_);
   }
@@ -139,22 +54,25 @@ class StageGraphBuilder {
  private:
   // Kinds that differ only in their variant: the fastest that fits counts.
   struct KindGroup {
-    std::int32_t submesh = 0;
+    std::int32_t devices = 0;
     std::size_t entry_port = 0;
     std::size_t exit_port = 0;
     std::vector<std::int32_t> kinds;
   };
 
-  void groupKinds() {
+  void groupKinds(const std::vector<bool>& kept_submeshes) {
     std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::size_t> known;
     const auto specs = static_cast<std::size_t>(problem_.num_specs);
     for (std::size_t k = 0; k < problem_.kinds.size(); ++k) {
       const StageKind& kind = problem_.kinds[k];
+      if (!kept_submeshes.empty() && !kept_submeshes[static_cast<std::size_t>(kind.submesh)]) {
+        continue;
+      }
       const auto [found, is_new] =
           known.try_emplace({kind.submesh, kind.entry_spec, kind.exit_spec}, groups_.size());
       if (is_new) {
         const std::size_t port = static_cast<std::size_t>(kind.submesh) * specs;
-        groups_.push_back({kind.submesh,
+        groups_.push_back({problem_.submeshes[static_cast<std::size_t>(kind.submesh)].numDevices(),
                            port + static_cast<std::size_t>(kind.entry_spec),
                            port + static_cast<std::size_t>(kind.exit_spec),
                            {}});
@@ -201,11 +119,20 @@ class StageGraphBuilder {
     return level + 1;
   }
 
+  struct Node {
+    std::int32_t boundary = 0;
+    std::int32_t level = 0;
+    Crossing crossing;
+  };
+
   void placeNodes() {
-    std::int32_t next = 0;
-    for (const BoundaryClasses& classes : classes_) {
-      first_node_.push_back(next);
-      next += static_cast<std::int32_t>(classes.crossings.size()) * num_levels_;
+    for (int boundary = 0; boundary <= num_layers_; ++boundary) {
+      first_node_.push_back(static_cast<std::int32_t>(nodes_.size()));
+      for (const Crossing& crossing : classes_[static_cast<std::size_t>(boundary)].crossings) {
+        for (int level = 0; level < num_levels_; ++level) {
+          nodes_.push_back({boundary, level, crossing});
+        }
+      }
     }
   }
 
@@ -214,50 +141,157 @@ class StageGraphBuilder {
            static_cast<std::int32_t>(crossing) * num_levels_ + level;
   }
 
-  void addArcs(int begin, const Crossing& entry, int level) {
-    if (begin == num_layers_) return;
-    const BoundaryClasses& here = classes_[static_cast<std::size_t>(begin)];
+  // Calls visit(arc, kind) for every arc of a node whose stage alone does not take more than `cap`.
+  template <typename Visit>
+  void forArcs(std::size_t v, double cap, const Visit& visit) const {
+    const Node& node = nodes_[v];
+    if (node.boundary == num_layers_) return;
+    const BoundaryClasses& here = classes_[static_cast<std::size_t>(node.boundary)];
     for (const KindGroup& group : groups_) {
-      if (here.after[group.entry_port] != entry.after) continue;
-      for (int end = begin + 1; end <= num_layers_; ++end) {
-        if (level > 0) addArcsTo(begin, entry, group, end, level - 1);
-        // A level that stands for more leads to itself, too.
-        if (level == num_levels_ - 1 && !most_stages_) addArcsTo(begin, entry, group, end, level);
+      if (here.after[group.entry_port] != node.crossing.after) continue;
+      if (group.devices > problem_.num_devices) continue;
+      if (node.level > 0) forArcsOf(node, group, node.level - 1, cap, visit);
+      // A level that stands for more leads to itself, too.
+      if (node.level == num_levels_ - 1 && !most_stages_) {
+        forArcsOf(node, group, node.level, cap, visit);
       }
     }
   }
 
-  void addArcsTo(int begin, const Crossing& entry, const KindGroup& group, int end, int level) {
-    if (end == num_layers_ && level > 0) return;  // nothing follows the last layer
-    if (level > num_layers_ - end) return;
-    std::int32_t best_kind = -1;
-    double time = std::numeric_limits<double>::infinity();
-    for (const std::int32_t kind : group.kinds) {
-      const double kind_time = problem_.times[static_cast<std::size_t>(kind)].at(begin, end);
-      if (kind_time < time && fits(kind, begin, end, level)) {
-        time = kind_time;
-        best_kind = kind;
+  template <typename Visit>
+  void forArcsOf(const Node& node, const KindGroup& group, int level, double cap,
+                 const Visit& visit) const {
+    // As many stages as the level says must find layers behind; none, when it is 0 and stands for
+    // itself alone.
+    const int last = level > 0 ? num_layers_ - level : num_layers_;
+    for (int end = node.boundary + 1; end <= last; ++end) {
+      std::int32_t best_kind = -1;
+      double time = kNoPath;
+      for (const std::int32_t kind : group.kinds) {
+        const double kind_time =
+            problem_.times[static_cast<std::size_t>(kind)].at(node.boundary, end);
+        if (kind_time <= cap && kind_time < time && fits(kind, node.boundary, end, level)) {
+          time = kind_time;
+          best_kind = kind;
+        }
+      }
+      if (best_kind < 0) continue;
+      const BoundaryClasses& there = classes_[static_cast<std::size_t>(end)];
+      for (std::size_t c = 0; c < there.crossings.size(); ++c) {
+        const Crossing& exit = there.crossings[c];
+        if (exit.before != there.before[group.exit_port]) continue;
+        DeviceArc arc{0, 0, nodeOf(end, c, level), group.devices};
+        if (problem_.charge == TransferCharge::kBothStages) {
+          arc.cost = time + node.crossing.time + exit.time;
+          arc.peak = arc.cost;
+        } else {
+          arc.cost = time + exit.time;
+          arc.peak = std::max(time, exit.link_time);
+        }
+        if (arc.peak <= cap) visit(arc, best_kind);
       }
     }
-    if (best_kind < 0) return;
-    const BoundaryClasses& there = classes_[static_cast<std::size_t>(end)];
-    const std::int32_t devices =
-        problem_.submeshes[static_cast<std::size_t>(group.submesh)].numDevices();
-    if (devices > problem_.num_devices) return;
-    for (std::size_t c = 0; c < there.crossings.size(); ++c) {
-      const Crossing& exit = there.crossings[c];
-      if (exit.before != there.before[group.exit_port]) continue;
-      DeviceArc arc{0, 0, nodeOf(end, c, level), devices};
-      if (problem_.charge == TransferCharge::kBothStages) {
-        arc.cost = time + entry.time + exit.time;
-        arc.peak = arc.cost;
-      } else {
-        arc.cost = time + exit.time;
-        arc.peak = std::max(time, exit.link_time);
+  }
+
+  double weight() const { return result_.graph.peak_weight; }
+
+  // Bounds on what lies before and behind every node, without keeping the arcs: for problems whose
+  // arcs together would fill the memory.
+  void boundArcs(const ArcFilter& filter) {
+    cap_ = kNoPath;
+    price_ = filter.price;
+    double least = leastSum(price_);
+    // The least sum bounds the peak of anything better; without larger peaks the sum is larger. A
+    // price good for small peaks is too high for large ones, so others are tried on the way.
+    constexpr int kMostRounds = 8;
+    for (int round = 0; round < kMostRounds && weight() > 0; ++round) {
+      for (const double factor : {1.0 / 3, 3.0}) {
+        const double sum = leastSum(price_ * factor);
+        if (sum <= least) continue;
+        least = sum;
+        price_ *= factor;
+        break;
       }
-      result_.graph.arcs.push_back(arc);
-      result_.kind_of_arc.push_back(best_kind);
+      double cap = (filter.value - least) / weight();
+      cap += roundingError(std::abs(cap) + std::abs(filter.value) / weight());
+      if (cap > 0.999 * cap_) break;
+      cap_ = cap;
+      least = leastSum(price_);
     }
+    passAfter(price_);
+    passBefore(price_);
+    // No path has a smaller peak than the least with which the devices suffice.
+    constexpr int kHalvings = 9;
+    double high = std::isinf(cap_) ? 0 : cap_;
+    for (int halving = 0; halving < kHalvings && high > least_peak_; ++halving) {
+      const double middle = (least_peak_ + high) / 2;
+      (fewestDevices(middle) > problem_.num_devices ? least_peak_ : high) = middle;
+    }
+  }
+
+  // Lower bound on the sum of costs of paths with peaks up to cap_.
+  double leastSum(double price) {
+    passAfter(price);
+    double least = kNoPath;
+    for (const std::int32_t start : result_.graph.starts) {
+      least = std::min(least, after_[static_cast<std::size_t>(start)]);
+    }
+    return least - price * problem_.num_devices;
+  }
+
+  void passAfter(double price) {
+    after_.assign(nodes_.size(), kNoPath);
+    after_[static_cast<std::size_t>(result_.graph.end)] = 0;
+    for (std::size_t v = nodes_.size(); v-- > 0;) {
+      double best = after_[v];
+      forArcs(v, cap_, [&](const DeviceArc& arc, std::int32_t) {
+        best = std::min(best,
+                        arc.cost + price * arc.devices + after_[static_cast<std::size_t>(arc.to)]);
+      });
+      after_[v] = best;
+    }
+  }
+
+  void passBefore(double price) {
+    before_.assign(nodes_.size(), kNoPath);
+    for (const std::int32_t start : result_.graph.starts) {
+      before_[static_cast<std::size_t>(start)] = 0;
+    }
+    for (std::size_t v = 0; v < nodes_.size(); ++v) {
+      const double base = before_[v];
+      if (base == kNoPath) continue;
+      forArcs(v, cap_, [&](const DeviceArc& arc, std::int32_t) {
+        double& to = before_[static_cast<std::size_t>(arc.to)];
+        to = std::min(to, base + arc.cost + price * arc.devices);
+      });
+    }
+  }
+
+  std::int64_t fewestDevices(double cap) const {
+    constexpr std::int64_t kMany = std::numeric_limits<std::int32_t>::max();
+    std::vector<std::int64_t> fewest(nodes_.size(), kMany);
+    fewest[static_cast<std::size_t>(result_.graph.end)] = 0;
+    for (std::size_t v = nodes_.size(); v-- > 0;) {
+      std::int64_t best = fewest[v];
+      forArcs(v, cap, [&](const DeviceArc& arc, std::int32_t) {
+        best = std::min(best, arc.devices + fewest[static_cast<std::size_t>(arc.to)]);
+      });
+      fewest[v] = best;
+    }
+    std::int64_t best = kMany;
+    for (const std::int32_t start : result_.graph.starts) {
+      best = std::min(best, fewest[static_cast<std::size_t>(start)]);
+    }
+    return best;
+  }
+
+  bool isDear(const ArcFilter& filter, std::size_t v, const DeviceArc& arc) const {
+    const double all = price_ * problem_.num_devices;
+    const double sum = before_[v] + arc.cost + price_ * arc.devices +
+                       after_[static_cast<std::size_t>(arc.to)] - all;
+    return arc.peak > cap_ ||
+           sum + weight() * std::max(arc.peak, least_peak_) >
+               filter.value + roundingError(std::abs(filter.value) + std::abs(all));
   }
 
   const StageProblem& problem_;
@@ -266,14 +300,23 @@ class StageGraphBuilder {
   int num_levels_ = 1;
   std::vector<BoundaryClasses> classes_;
   std::vector<KindGroup> groups_;
-  std::vector<std::int32_t> first_node_;
+  std::vector<std::int32_t> first_node_;  // by boundary
+  std::vector<Node> nodes_;
+  // Of the filter: only arcs with peaks up to cap_, and paths with peaks from least_peak_.
+  double price_ = 0;
+  double cap_ = kNoPath;
+  double least_peak_ = 0;
+  std::vector<double> before_;
+  std::vector<double> after_;
   StageGraph result_;
 };
 
 }  // namespace
 
-StageGraph buildStageGraph(const StageProblem& problem, std::optional<int> most_stages) {
-  return StageGraphBuilder(problem, most_stages).build();
+StageGraph buildStageGraph(const StageProblem& problem, std::optional<int> most_stages,
+                           const std::optional<ArcFilter>& filter,
+                           const std::vector<bool>& kept_submeshes) {
+  return StageGraphBuilder(problem, most_stages, kept_submeshes).build(filter);
 }
 
 }  // namespace shardwright

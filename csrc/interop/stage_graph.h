@@ -17,10 +17,19 @@ struct StageGraph {
   std::vector<std::int32_t> kind_of_arc;
 };
 
+// Leaves out arcs that belong to no path of a smaller value. `price` per device makes the bound;
+// any gives the same answers, a good one leaves out more.
+struct ArcFilter {
+  double value = 0;
+  double price = 0;
+};
+
 // With `most_stages`, paths of at most that many stages; zero-bubble's memory is then that of so
 // many (stages hold less when they are fewer). Without, any number of stages, and zero-bubble's
 // memory is that of the most there can be. Contract: the problem is valid, most_stages >= 1.
 StageGraph buildStageGraph(const StageProblem& problem,
-                           std::optional<int> most_stages = std::nullopt);
+                           std::optional<int> most_stages = std::nullopt,
+                           const std::optional<ArcFilter>& filter = std::nullopt,
+                           const std::vector<bool>& kept_submeshes = {});
 
 }  // namespace shardwright

@@ -127,8 +127,8 @@ double leastTimeByExhaustion(const StageProblem& problem) { return Exhaustion(pr
 StageProblem makeRandomStageProblem(std::mt19937_64& random, const RandomStageOptions& options) {
   StageProblem problem;
   problem.num_layers = pick(random, 1, options.most_layers);
-  const int hosts = pick(random, 1, 3);
-  const int per_host = 1 << pick(random, 0, 2);
+  const int hosts = pick(random, 1, 5);
+  const int per_host = 1 << pick(random, 0, hosts > 3 ? 1 : 2);
   problem.submeshes = candidateSubmeshes(hosts, per_host);
   problem.num_devices = hosts * per_host;
   problem.use_all_devices = pick(random, 0, 3) != 0;
