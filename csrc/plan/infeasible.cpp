@@ -1,11 +1,7 @@
 #include "plan/infeasible.h"
 
-#include <array>
-#include <cmath>
-#include <cstdio>
-
+#include "base/bytes_text.h"
 #include "base/error.h"
-#include "plan/planner.h"
 
 namespace shardwright {
 namespace {
@@ -16,20 +12,6 @@ std::string shapeText(const std::vector<int>& shape) {
     text += (axis == 0 ? "" : ", ") + std::to_string(shape[axis]);
   }
   return text + (shape.size() == 1 ? ",)" : ")");
-}
-
-// A limit that the peak fits, with one decimal, in a form memory_limit takes: "9.5GiB".
-std::string limitText(std::int64_t bytes) {
-  constexpr std::array<const char*, 3> kUnits = {"KiB", "MiB", "GiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f%s", std::ceil(value * 10) / 10, kUnits[unit]);
-  return text.data();
 }
 
 std::string breakdown(const MemoryAtPeak& memory) {
@@ -58,7 +40,7 @@ void throwInfeasible(const std::vector<std::vector<int>>& mesh_shapes,
   if (!smallest->largest_tensor.empty()) {
     details.values.push_back("largest tensor: " + smallest->largest_tensor);
   }
-  details.advice = "memory_limit=\"" + limitText(smallest->peak.bytes) + "\"";
+  details.advice = "memory_limit=\"" + bytesLimitText(smallest->peak.bytes) + "\"";
   details.advice += ", or " + std::to_string(cluster.numDevices() * 2) + " devices";
   throw Error(ErrorKind::kInfeasible, "E203",
               "no sharding fits " + limit + " per device on " + where + ".", details);

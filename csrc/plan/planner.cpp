@@ -1,11 +1,9 @@
 #include "plan/planner.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 
 #include "base/error.h"
@@ -386,22 +384,6 @@ class PlanSearch {
 };
 
 }  // namespace
-
-std::string bytesText(std::int64_t bytes) {
-  constexpr std::array<const char*, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) {
-    return std::to_string(bytes) + " B";
-  }
-  double value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f %s", value, kUnits[unit]);
-  return text.data();
-}
 
 PlanResult planStep(const ShardedGraph& graph, const Cluster& cluster, const PlanOptions& options) {
   checkOptions(options);

@@ -65,7 +65,4 @@ struct PlanResult {
 // possible.
 PlanResult planStep(const ShardedGraph& graph, const Cluster& cluster, const PlanOptions& options);
 
-// "9.4 GiB", "512.0 MiB", "37.5 KiB", "12 B".
-std::string bytesText(std::int64_t bytes);
-
 }  // namespace shardwright
