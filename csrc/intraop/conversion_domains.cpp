@@ -26,6 +26,7 @@ ConversionDomain ConversionDomains::finish(std::vector<ConversionStrategy> strat
 }
 
 ConversionDomain ConversionDomains::first(const DomainInputs& inputs) {
+  const bool holds_copies = inputs.outlives_conversion && inputs.memory_counts;
   std::vector<ConversionStrategy> strategies;
   std::vector<SpecId> specs;
   const auto add = [&](SpecId spec, Form form) {
@@ -33,14 +34,14 @@ ConversionDomain ConversionDomains::first(const DomainInputs& inputs) {
     specs.push_back(spec);
   };
   for (const SpecId spec : inputs.producer) {
-    add(spec, inputs.outlives_conversion ? Form::kAlias : Form::kConverted);
+    add(spec, holds_copies ? Form::kAlias : Form::kConverted);
   }
   for (const SpecId spec : inputs.consumers) {
     // A consumer turns a whole value into a pending sum at no cost; holding it so serves nobody.
     if (hasPartial(tables_->spec(spec))) {
       continue;
     }
-    if (inputs.outlives_conversion) {
+    if (holds_copies) {
       add(spec, Form::kCopy);
     } else if (std::ranges::find(inputs.producer, spec) == inputs.producer.end()) {
       add(spec, Form::kConverted);

@@ -23,6 +23,7 @@ struct DomainInputs {
   std::vector<SpecId> producer;   // distinct specs the value can have
   std::vector<SpecId> consumers;  // distinct specs its group's uses can demand
   bool outlives_conversion = false;
+  bool memory_counts = true;  // false: forms that differ in memory alone are one
 };
 
 class ConversionDomains {

@@ -41,7 +41,8 @@ struct Model::Impl {
         pool(sharded_graph, device_mesh, cluster, model_options.shard_all_products, tables),
         domains(tables),
         conversions(conversionPoints(sharded_graph)),
-        intervals(sharded_graph, conversions) {}
+        intervals(sharded_graph, conversions),
+        uses(valueUses(sharded_graph)) {}
 
   const Graph& ops() const { return graph->graph(); }
   double weightOf(Phase phase) const {
@@ -58,6 +59,7 @@ struct Model::Impl {
   // A window that repeats its operand's elements (expand) takes no memory. Other windows (slices)
   // are counted as if they were copies: their operand's buffer is counted until they are cut only.
   bool isBroadcast(NodeId node, int output) const;
+  bool isOnlyRead(NodeId node) const;
   void collectStrategies();
   std::shared_ptr<const StrategySet> applyForced(NodeId node,
                                                  std::shared_ptr<const StrategySet> set,
@@ -71,6 +73,8 @@ struct Model::Impl {
               SpecListId provider_specs);
   void addUses(ProblemBuilder& builder);
   SpecListId replicatedList();
+  ShardingSpec specOf(const std::vector<std::int32_t>& choice, ValueRef root) const;
+  void storeInParts(const std::vector<std::int32_t>& choice, StagePlan& stage);
 
   const ShardedGraph* graph;
   const DeviceMesh* mesh;
@@ -80,6 +84,8 @@ struct Model::Impl {
   ConversionDomains domains;
   std::vector<ConversionPoint> conversions;
   LiveIntervals intervals;
+  std::vector<std::vector<ValueUses>> uses;              // by graph node and output
+  std::vector<NodeId> held_whole;                        // inputs, where memory is ignored
   std::vector<std::shared_ptr<const StrategySet>> sets;  // by graph node; null for views
   std::vector<ChoiceNodeId> problem_node;                // by graph node
   std::vector<ConversionDomain> conversion_domains;
@@ -153,6 +159,14 @@ std::shared_ptr<const StrategySet> Model::Impl::applyForced(NodeId id,
   return set;
 }
 
+// Inputs that the step does not write. Held whole they cost nothing, and so does every conversion.
+bool Model::Impl::isOnlyRead(NodeId id) const {
+  const Node& node = ops().node(id);
+  return node.input && node.outputs.size() == 1 && uses[id.index()][0].in_place.empty() &&
+         std::ranges::none_of(ops().outputs(),
+                              [&](const GraphOutput& output) { return output.updates == id; });
+}
+
 void Model::Impl::collectStrategies() {
   std::set<std::string> used;
   sets.resize(ops().nodes().size());
@@ -162,6 +176,18 @@ void Model::Impl::collectStrategies() {
       sets[index] = pool.strategies(node);
       if (!options.forced.empty()) {
         sets[index] = applyForced(node, sets[index], used);
+      }
+      if (options.ignore_memory && isOnlyRead(node)) {
+        const std::vector<Strategy>& all = sets[index]->strategies;
+        const auto whole = std::ranges::find_if(all, [&](const Strategy& strategy) {
+          return strategy.outputs.front() == replicatedSpec(mesh->numAxes());
+        });
+        if (whole != all.end()) {
+          const auto position = static_cast<std::size_t>(whole - all.begin());
+          sets[index] =
+              std::make_shared<const StrategySet>(sets[index]->restrictedTo({position}, tables));
+          held_whole.push_back(node);
+        }
       }
     }
   }
@@ -191,7 +217,8 @@ void Model::Impl::addOps(ProblemBuilder& builder) {
     std::vector<MemoryPiece> memory;
     for (std::size_t output = 0; output < node.outputs.size(); ++output) {
       const ValueLife& life = intervals.life({id, static_cast<int>(output)});
-      if (life.owns_storage && !isBroadcast(id, static_cast<int>(output))) {
+      if (!options.ignore_memory && life.owns_storage &&
+          !isBroadcast(id, static_cast<int>(output))) {
         memory.push_back({{life.def, life.own_end}, set.output_bytes[output]});
       }
     }
@@ -220,6 +247,9 @@ std::vector<SpecId> Model::Impl::demandedSpecs(const ConversionPoint& point) con
 }
 
 std::vector<MemoryPiece> Model::Impl::conversionMemory(int index) const {
+  if (options.ignore_memory) {
+    return {};
+  }
   const ConversionPoint& point = conversions[static_cast<std::size_t>(index)];
   const ConversionDomain& domain = conversion_domains[static_cast<std::size_t>(index)];
   const ValueLife& life = intervals.life(point.value);
@@ -281,6 +311,7 @@ void Model::Impl::addConversions(ProblemBuilder& builder) {
     inputs.producer = distinct(tables.list(specsOf(point.value)));
     inputs.consumers = demandedSpecs(point);
     inputs.outlives_conversion = intervals.life(point.value).outlives_conversion;
+    inputs.memory_counts = !options.ignore_memory;
     conversion_domains.push_back(point.group == 0
                                      ? domains.first(inputs)
                                      : domains.later(inputs, conversion_domains[index - 1]));
@@ -327,7 +358,6 @@ void Model::Impl::addUses(ProblemBuilder& builder) {
       addUse(builder, point.value, use, conversion_node[index], conversion_domains[index].specs);
     }
   }
-  const std::vector<std::vector<ValueUses>> uses = valueUses(*graph);
   for (std::size_t index = 0; index < uses.size(); ++index) {
     if (!sets[index]) {
       continue;
@@ -352,6 +382,50 @@ void Model::Impl::addUses(ProblemBuilder& builder) {
                            : sets[user.index()]->operands[static_cast<std::size_t>(use.operand)];
         builder.addEdge(problemNode(value.node), problemNode(user),
                         tables.identity(builder, specsOf(value), wanted));
+      }
+    }
+  }
+}
+
+ShardingSpec Model::Impl::specOf(const std::vector<std::int32_t>& choice, ValueRef root) const {
+  const auto chosen = static_cast<std::size_t>(choice[problemNode(root.node).index()]);
+  return sets[root.node.index()]->strategies[chosen].outputs[static_cast<std::size_t>(root.output)];
+}
+
+// Stores each input that was held whole in the smallest parts from which its uses cost nothing.
+void Model::Impl::storeInParts(const std::vector<std::int32_t>& choice, StagePlan& stage) {
+  for (const NodeId input : held_whole) {
+    const ValueRef value{input, 0};
+    const PriceBookId book = bookOf(value);
+    std::vector<SpecId> wanted;
+    for (const ValueUse& use : uses[input.index()][0].converting) {
+      ShardingSpec spec = replicatedSpec(mesh->numAxes());
+      if (!use.isResult()) {
+        const auto chosen = static_cast<std::size_t>(choice[problemNode(use.node).index()]);
+        spec = sets[use.node.index()]
+                   ->strategies[chosen]
+                   .operands[static_cast<std::size_t>(use.operand)];
+      }
+      wanted.push_back(tables.intern(spec));
+    }
+    const std::shared_ptr<const StrategySet> all = pool.strategies(input);
+    const ShardingSpec* best = nullptr;
+    std::int64_t least_bytes = 0;
+    for (std::size_t index = 0; index < all->strategies.size(); ++index) {
+      const ShardingSpec& spec = all->strategies[index].outputs.front();
+      const std::int64_t bytes = all->output_bytes.front()[index];
+      const bool is_free = std::ranges::all_of(
+          wanted, [&](SpecId use) { return tables.price(book, tables.intern(spec), use, 1) == 0; });
+      if (is_free && (best == nullptr || bytes < least_bytes)) {
+        best = &spec;
+        least_bytes = bytes;
+      }
+    }
+    const auto op = std::ranges::find(stage.ops, input, &OpChoice::node);
+    op->outputs.front() = *best;
+    for (ConversionChoice& conversion : stage.conversions) {
+      if (conversion.value == value) {
+        conversion.spec = *best;
       }
     }
   }
@@ -410,11 +484,14 @@ StagePlan Model::stagePlan(const std::vector<std::int32_t>& choice) const {
   for (std::size_t index = 0; index < forms.size(); ++index) {
     if (stage.conversions[index].group == 1) {
       // The value's own buffer in both groups is one buffer.
-      stage.conversions[index].from_first =
-          forms[index] == Form::kKept ||
-          (forms[index] == Form::kAlias && forms[index - 1] == Form::kAlias);
+      const ConversionChoice& first = stage.conversions[index - 1];
+      const bool both_own = forms[index] != Form::kOwn &&
+                            first.spec == stage.conversions[index].spec &&
+                            first.spec == impl_->specOf(choice, first.value);
+      stage.conversions[index].from_first = forms[index] == Form::kKept || both_own;
     }
   }
+  impl_->storeInParts(choice, stage);
   return stage;
 }
 

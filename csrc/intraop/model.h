@@ -34,6 +34,11 @@ struct ModelOptions {
   // Products (matmul, convolution, attention) may not leave a mesh axis idle, as Alpa demands;
   // needed where compute costs nothing.
   bool shard_all_products = false;
+  // Leaves bytes and the choices that matter to them alone out: inputs that are only read are held
+  // whole, and a conversion is no other choice for being a copy. The least cost is the same, the
+  // problem much smaller. stagePlan then stores such inputs in the smallest parts that cost nothing
+  // more.
+  bool ignore_memory = false;
 };
 
 // What the solver decides, per problem node, in problem order.

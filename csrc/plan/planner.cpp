@@ -19,6 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxTighteningRounds = 8;
 constexpr double kSmallestPeakRoundSeconds = 2;
+// The search is to stay below 1 GiB, what it starts from included.
+constexpr double kMaxEliminationBytes = 5e8;
 
 // Adds the seconds it lives to one phase.
 class PhaseTimer {
@@ -87,8 +89,10 @@ class MeshSearch {
     model_options_.phase_weight = {microbatches, microbatches, 1};
     model_options_.shard_all_products = options.shard_all_products;
     model_options_.forced = parseForced(graph, options, mesh_.numAxes());
+    ModelOptions unlimited = model_options_;
+    unlimited.ignore_memory = true;
     const PhaseTimer timer(result.seconds, "model");
-    model_ = std::make_unique<Model>(graph, mesh_, cluster, model_options_);
+    unlimited_model_ = std::make_unique<Model>(graph, mesh_, cluster, unlimited);
   }
 
   // Plans without regard to memory, in at most so many seconds. True when the plan fits all the
@@ -100,7 +104,8 @@ class MeshSearch {
     if (interrupted_ || answer.choice.empty()) {
       return false;
     }
-    certifyChoice(answer.choice, bound_, answer.status == SolveStatus::kTimeLimit);
+    certifyChoice(modelUnder(std::nullopt), answer.choice, bound_,
+                  answer.status == SolveStatus::kTimeLimit);
     checkPrice(answer.cost);
     return !limit_ || certified_.peak.bytes <= *limit_;
   }
@@ -127,7 +132,8 @@ class MeshSearch {
         }
         impossible = std::max(impossible.value_or(0), *limit);
       } else {
-        certifyChoice(answer.choice, bound, answer.status == SolveStatus::kTimeLimit);
+        certifyChoice(modelUnder(limit), answer.choice, bound,
+                      answer.status == SolveStatus::kTimeLimit);
         checkPrice(answer.cost);
         if (!limit_ || certified_.peak.bytes <= *limit_) {
           return true;
@@ -147,7 +153,9 @@ class MeshSearch {
 
   const StagePlan& stage() const { return stage_; }
   const CertifiedCost& certified() const { return certified_; }
-  const Problem& problem() const { return model_->problem(); }
+  const Problem& problem() const {
+    return memory_model_ ? memory_model_->problem() : unlimited_model_->problem();
+  }
   const std::vector<int>& shape() const { return mesh_.shape(); }
   std::int64_t bound() const { return bound_.value_or(0); }
   bool interrupted() const { return interrupted_; }
@@ -173,18 +181,33 @@ class MeshSearch {
   }
 
   Answer solveUnder(std::optional<std::int64_t> limit) {
+    const Problem& problem = modelUnder(limit).problem();
     const PhaseTimer timer(result_.seconds, "solve");
     SolveOptions options;
     // Half of what is left, where the limit may have to be tightened afterwards.
     options.time_limit_s = limit ? std::max(0.1, secondsLeft() / 2) : secondsLeft();
     options.smallest_peak_time_s = 0;
+    options.max_elimination_bytes = kMaxEliminationBytes;
     options.interrupt = &stop_;
     options.on_progress = [this](const SolveProgress& progress) {
       poll();
       if (options_.on_progress) options_.on_progress(progress);
     };
     poll();
-    return solve(model_->problem().withMemoryLimit(limit), options);
+    return solve(problem.withMemoryLimit(limit), options);
+  }
+
+  const Model& modelUnder(std::optional<std::int64_t> limit) {
+    return limit ? memoryModel() : *unlimited_model_;
+  }
+
+  // Made when a limit first asks for it.
+  const Model& memoryModel() {
+    if (!memory_model_) {
+      const PhaseTimer timer(result_.seconds, "model");
+      memory_model_ = std::make_unique<Model>(graph_, mesh_, cluster_, model_options_);
+    }
+    return *memory_model_;
   }
 
   void poll() {
@@ -194,10 +217,10 @@ class MeshSearch {
     }
   }
 
-  void certifyChoice(const std::vector<std::int32_t>& choice, std::optional<std::int64_t> bound,
-                     bool out_of_time) {
+  void certifyChoice(const Model& model, const std::vector<std::int32_t>& choice,
+                     std::optional<std::int64_t> bound, bool out_of_time) {
     const PhaseTimer timer(result_.seconds, "certificate");
-    stage_ = model_->stagePlan(choice);
+    stage_ = model.stagePlan(choice);
     CertifyOptions certify_options;
     certify_options.phase_weight = model_options_.phase_weight;
     certify_options.lower_bound = bound;
@@ -209,15 +232,16 @@ class MeshSearch {
   // model comes first; it knows neither prices nor the transient copies that a certificate counts,
   // so cheap plans within a little more than that peak often need less in the end.
   bool useSmallestPeak(std::optional<std::int64_t> bound) {
+    const Model& model = memoryModel();
     const PeakAnswer smallest = [&] {
       const PhaseTimer timer(result_.seconds, "solve");
-      return minimizePeak(model_->problem(), std::clamp(secondsLeft(), 1.0, 10.0), &stop_,
+      return minimizePeak(model.problem(), std::clamp(secondsLeft(), 1.0, 10.0), &stop_,
                           [this](const SolveProgress&) { poll(); });
     }();
     if (smallest.choice.empty()) {
       return false;
     }
-    certifyChoice(smallest.choice, bound, false);
+    certifyChoice(model, smallest.choice, bound, false);
     for (const double room : {0.0, 0.01, 0.05, 0.2}) {
       if (interrupted_ || !limit_ || certified_.peak.bytes <= *limit_) {
         break;
@@ -228,7 +252,7 @@ class MeshSearch {
       const Answer answer = solveUnder(static_cast<std::int64_t>(
           std::ceil(static_cast<double>(smallest.peak_bytes) * (1 + room))));
       if (!answer.choice.empty()) {
-        certifyChoice(answer.choice, bound, answer.status == SolveStatus::kTimeLimit);
+        certifyChoice(model, answer.choice, bound, answer.status == SolveStatus::kTimeLimit);
       }
       if (certified_.peak.bytes > best.peak.bytes) {
         stage_ = best_stage;
@@ -246,8 +270,9 @@ class MeshSearch {
   PlanResult& result_;
   Clock::time_point deadline_;
   ModelOptions model_options_;
-  std::unique_ptr<Model> model_;
-  std::optional<std::int64_t> bound_;  // of all plans of the mesh, whatever their memory
+  std::unique_ptr<Model> unlimited_model_;
+  std::unique_ptr<Model> memory_model_;  // null until a limit binds
+  std::optional<std::int64_t> bound_;    // of all plans of the mesh, whatever their memory
   StagePlan stage_;
   CertifiedCost certified_;
   std::atomic<bool> stop_ = false;

@@ -111,6 +111,51 @@ TEST(Model, StoredParameterTakesItsMemoryAndAGatheredCopyItsOwn) {
   EXPECT_GE(answer.peak_bytes, 64 + 32 + 32 + 128 + 128);
 }
 
+TEST(Model, IgnoringMemoryChangesTheProblemButNotTheLeastCost) {
+  const Graph graph = twoProducts().build();
+  const ShardedGraph sharded(graph, builtinRules());
+  const std::vector<std::map<std::string, ShardingSpec>> demands = {
+      {},
+      {{"x", {Placement::shard(0)}}},
+      {{"w", {Placement::shard(0)}}, {"v", {Placement::shard(1)}}},
+      {{"x", {Placement::shard(0)}}, {"y", {Placement::shard(1)}}, {"z", {Placement::shard(1)}}}};
+  const DeviceMesh mesh = byteMesh({2});
+  for (const auto& forced : demands) {
+    for (const bool shard_all : {false, true}) {
+      ModelOptions options;
+      options.forced = forced;
+      options.shard_all_products = shard_all;
+      const Model with_memory(sharded, mesh, Cluster{}, options);
+      options.ignore_memory = true;
+      const Model without(sharded, mesh, Cluster{}, options);
+      EXPECT_EQ(solve(without.problem()).cost, solve(with_memory.problem()).cost);
+      for (const ChoiceNode& node : without.problem().nodes()) {
+        EXPECT_TRUE(node.memory.empty());
+      }
+    }
+  }
+}
+
+TEST(Model, InputsHeldWholeAreStoredInThePartsTheirUsesTake) {
+  // Both products split rows: each takes rows of x and whole weights, all free from x in rows.
+  const Graph graph = twoProducts().build();
+  const ShardedGraph sharded(graph, builtinRules());
+  const DeviceMesh mesh = byteMesh({2});
+  ModelOptions options;
+  options.shard_all_products = true;
+  options.ignore_memory = true;
+  options.forced = {{"y", {Placement::shard(0)}}, {"z", {Placement::shard(0)}}};
+  const Model model(sharded, mesh, Cluster{}, options);
+  EXPECT_EQ(model.strategies(NodeId(0)).size(), 1U);
+  const StagePlan plan = model.stagePlan(solve(model.problem()).choice);
+  const std::vector<ShardingSpec> rows = {{Placement::shard(0)}};
+  const std::vector<ShardingSpec> whole = {{Placement::replicate()}};
+  EXPECT_EQ(plan.ops[0].outputs, rows);
+  EXPECT_EQ(plan.ops[1].outputs, whole);
+  EXPECT_EQ(plan.ops[2].outputs, whole);
+  EXPECT_EQ(plan.conversions[0].spec, rows[0]);
+}
+
 TEST(Model, ForcedSpecThatDoesNotDivideIsAPlanError) {
   const Graph graph = twoProducts().build();
   const ShardedGraph sharded(graph, builtinRules());
