@@ -115,6 +115,14 @@ class Search {
   void improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s);
   double neighbourhoodSeconds() const;
 
+  // Phases that make use of repeated layers (search_repeats.cpp).
+  // Solves once for choices in which the copies of each variable decide alike, memory priced by the
+  // multipliers at hand: deep models have good choices of this kind, and they are few.
+  void searchTied(const ReducedProblem& reduced);
+  // Solves exactly on the values that the copies of each variable have in the incumbent, so that
+  // what is good in one of the repeated layers reaches the others.
+  void searchRepeats(const ReducedProblem& reduced);
+
   // Phases that close the gap by Pareto elimination (search_pareto.cpp).
   struct Band;
   struct BandOutcome {
@@ -143,6 +151,7 @@ class Search {
   int64_t incumbent_cost_ = 0;
   std::optional<int64_t> lower_bound_;
   InfeasibilityProof proof_ = InfeasibilityProof::kNone;
+  bool has_tied_ = false;   // searchTied was tried
   bool has_fixed_ = false;  // values were removed because of the incumbent's cost
   WorkMeter meter_;
   double primal_seconds_ = 0.0;        // nominal, part of meter_

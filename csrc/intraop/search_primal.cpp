@@ -46,8 +46,11 @@ double Search::neighbourhoodSeconds() const {
 }
 
 void Search::improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s) {
+  if (incumbent_.empty() || reduced.numVariables() < 2 || closed()) return;
+  searchTied(reduced);
+  searchRepeats(reduced);
   const auto incumbent = incumbentLabels(reduced);
-  if (!incumbent || reduced.numVariables() < 2 || closed()) return;
+  if (!incumbent || closed()) return;
   const Phase phase(*this, "neighbourhoods");
   const double start = meter_.seconds();
   const auto stop = [&] {

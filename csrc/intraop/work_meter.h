@@ -10,6 +10,7 @@ class WorkMeter {
   static constexpr double kRowEntriesPerSecond = 1e9;
 
   double seconds() const { return seconds_; }
+  void add(const WorkMeter& other) { seconds_ += other.seconds_; }
   // Visits of table entries in long vectorised rows.
   void addRows(double entries) { seconds_ += entries / kRowEntriesPerSecond; }
   // Entries of message-passing tables, short rows.
