@@ -27,6 +27,8 @@ from shardwright.errors import CaptureError
 _aten = torch.ops.aten
 _LIFTS = frozenset({_aten.lift_fresh.default, _aten.lift_fresh_copy.default, _aten.lift.default})
 _SAME = frozenset({_aten.detach.default, _aten.alias.default})
+# Composite as well, but every device has one kernel for it, which eager steps run.
+_ONE_KERNEL = frozenset({_aten.silu_backward.default})
 _CPU = torch.device("cpu")
 _SLOT = "_shardwright_value"
 
@@ -190,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     # A list of views is of "*", every other view of its one aliased argument.
                     aliased = [a.alias_info is not None for a in func._schema.arguments]
                     view = aliased.index(True)
-            composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+            composite = func not in _ONE_KERNEL and torch._C._dispatch_has_kernel_for_dispatch_key(
                 func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
             )
             known = _Schema(func._schema.is_mutable, view, composite)
