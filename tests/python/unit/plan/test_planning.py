@@ -303,11 +303,14 @@ def test_search_reports_its_progress(gpt: StepGraph) -> None:
     seen: list[tuple[str, int | None, int | None, float]] = []
     plan = sw.plan(gpt, mesh=(2, 2), on_progress=lambda *state: seen.append(state))
     assert seen
+    # The search counts whole units, each op and conversion rounded by itself, the plan does not.
+    assert plan.stats is not None
+    rounding = 0.5 * (plan.stats.num_nodes + plan.stats.num_edges)
     for phase, cost, lower_bound, seconds in seen:
         assert phase
         assert seconds >= 0
-        assert cost is None or cost >= 1000 * plan.certificate.lower_bound_us
-        assert lower_bound is None or lower_bound <= 1000 * plan.time_us
+        assert cost is None or cost >= 1000 * plan.certificate.lower_bound_us - rounding
+        assert lower_bound is None or lower_bound <= 1000 * plan.time_us + rounding
 
 
 def test_error_in_the_progress_listener_reaches_the_caller(gpt: StepGraph) -> None:
