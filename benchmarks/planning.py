@@ -7,7 +7,8 @@ A case is TARGET[,NAME=NUMBER...]:PRESET:HOSTS:MESH:LIMIT, MESH as 8 or 2x4, LIM
 a size such as 6GiB, or a share such as 80% of the peak of the plan without a limit. Seconds are CPU
 seconds of this process and only comparable within one run; cost, bound and peak of the plan do not
 depend on the machine. `search_cpu_s` is what sw.plan takes for a captured step (rules, strategies,
-cost tables, solver, certificate) less `hand_over_cpu_s`, the making of the op table in Python.
+cost tables, solver, certificate, Python's Plan object) less `hand_over_cpu_s`, the making of the
+op table in Python.
 `resident_mib` is the peak of the whole process meanwhile, `search_mib` what the search added to it.
 """
 
@@ -155,6 +156,7 @@ def main() -> None:
     )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds per search")
     parser.add_argument("--out", type=Path, help="where the rows go as JSON")
+    parser.add_argument("--machine", default="2 shared x86-64 cores", help="noted in the JSON")
     args = parser.parse_args()
 
     rows = []
@@ -181,7 +183,7 @@ def main() -> None:
                 "torch": torch.__version__,
                 "python": platform.python_version(),
             },
-            "machine": "2 shared x86-64 cores",
+            "machine": args.machine,
             "rows": rows,
         }
         args.out.write_text(json.dumps(record, indent=1) + "\n")
