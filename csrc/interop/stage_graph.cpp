@@ -19,7 +19,10 @@ class StageGraphBuilder {
  public:
   StageGraphBuilder(const StageProblem& problem, std::optional<int> most_stages,
                     const std::vector<bool>& kept_submeshes)
-      : problem_(problem), most_stages_(most_stages), num_layers_(problem.num_layers) {
+      : problem_(problem),
+        most_stages_(most_stages),
+        num_layers_(problem.num_layers),
+        has_memory_(problem.memory_limit_bytes.has_value() && !problem.memory.empty()) {
     for (int layer = 0; layer <= num_layers_; ++layer) {
       classes_.push_back(classifyBoundary(problem, layer));
     }
@@ -81,17 +84,13 @@ class StageGraphBuilder {
     }
   }
 
-  bool hasMemory() const {
-    return problem_.memory_limit_bytes.has_value() && !problem_.memory.empty();
-  }
-
   int inFlight(int num_following) const {
     return microbatchesInFlight(problem_.schedule, num_following,
                                 most_stages_.value_or(num_layers_), problem_.num_microbatches);
   }
 
   bool fits(std::int32_t kind, int begin, int end, int num_following) const {
-    if (!hasMemory()) return true;
+    if (!has_memory_) return true;
     const StageMemory& memory = problem_.memory[static_cast<std::size_t>(kind)];
     const Int128 bytes =
         Int128{memory.fixed_bytes.at(begin, end)} +
@@ -104,7 +103,7 @@ class StageGraphBuilder {
   int countLevels() const {
     if (most_stages_) return *most_stages_ + 1;
     const int most = std::min(num_layers_, problem_.num_microbatches) - 1;
-    if (!hasMemory() || inFlight(0) == inFlight(most)) return 1;
+    if (!has_memory_ || inFlight(0) == inFlight(most)) return 1;
     int level = 0;
     for (std::size_t k = 0; k < problem_.kinds.size(); ++k) {
       for (int begin = 0; begin < num_layers_; ++begin) {
@@ -164,15 +163,25 @@ class StageGraphBuilder {
     // As many stages as the level says must find layers behind; none, when it is 0 and stands for
     // itself alone.
     const int last = level > 0 ? num_layers_ - level : num_layers_;
+    // One kind and no memory, which is what large problems have, needs no choice.
+    const bool is_plain = group.kinds.size() == 1 && !has_memory_;
+    const double* plain_times =
+        problem_.times[static_cast<std::size_t>(group.kinds[0])].row(node.boundary);
     for (int end = node.boundary + 1; end <= last; ++end) {
       std::int32_t best_kind = -1;
       double time = kNoPath;
-      for (const std::int32_t kind : group.kinds) {
-        const double kind_time =
-            problem_.times[static_cast<std::size_t>(kind)].at(node.boundary, end);
-        if (kind_time <= cap && kind_time < time && fits(kind, node.boundary, end, level)) {
-          time = kind_time;
-          best_kind = kind;
+      if (is_plain) {
+        time = plain_times[end - node.boundary - 1];
+        if (time > cap) continue;
+        if (time < kNoPath) best_kind = group.kinds[0];
+      } else {
+        for (const std::int32_t kind : group.kinds) {
+          const double kind_time =
+              problem_.times[static_cast<std::size_t>(kind)].at(node.boundary, end);
+          if (kind_time <= cap && kind_time < time && fits(kind, node.boundary, end, level)) {
+            time = kind_time;
+            best_kind = kind;
+          }
         }
       }
       if (best_kind < 0) continue;
@@ -203,7 +212,7 @@ class StageGraphBuilder {
     double least = leastSum(price_);
     // The least sum bounds the peak of anything better; without larger peaks the sum is larger. A
     // price good for small peaks is too high for large ones, so others are tried on the way.
-    constexpr int kMostRounds = 8;
+    constexpr int kMostRounds = 6;
     for (int round = 0; round < kMostRounds && weight() > 0; ++round) {
       for (const double factor : {1.0 / 3, 3.0}) {
         const double sum = leastSum(price_ * factor);
@@ -214,14 +223,14 @@ class StageGraphBuilder {
       }
       double cap = (filter.value - least) / weight();
       cap += roundingError(std::abs(cap) + std::abs(filter.value) / weight());
-      if (cap > 0.999 * cap_) break;
+      if (cap > 0.99 * cap_) break;
       cap_ = cap;
       least = leastSum(price_);
     }
     passAfter(price_);
     passBefore(price_);
     // No path has a smaller peak than the least with which the devices suffice.
-    constexpr int kHalvings = 9;
+    constexpr int kHalvings = 8;
     double high = std::isinf(cap_) ? 0 : cap_;
     for (int halving = 0; halving < kHalvings && high > least_peak_; ++halving) {
       const double middle = (least_peak_ + high) / 2;
@@ -297,6 +306,7 @@ class StageGraphBuilder {
   const StageProblem& problem_;
   std::optional<int> most_stages_;
   int num_layers_;
+  bool has_memory_;
   int num_levels_ = 1;
   std::vector<BoundaryClasses> classes_;
   std::vector<KindGroup> groups_;

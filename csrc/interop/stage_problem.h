@@ -35,6 +35,8 @@ class RangeTable {
   bool empty() const { return values_.empty(); }
   T& at(int begin, int end) { return values_[position(begin, end)]; }
   const T& at(int begin, int end) const { return values_[position(begin, end)]; }
+  // Of the ranges that start at `begin`: [0] ends at begin + 1.
+  const T* row(int begin) const { return &values_[position(begin, begin + 1)]; }
 
  private:
   std::size_t position(int begin, int end) const {
