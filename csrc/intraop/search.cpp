@@ -54,6 +54,7 @@ Claim Search::run() {
     if (enumerate(reduced)) return claim();
     // Another round pays when fixing has removed a good part of the values.
     if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
+    if (gapAtMost(options_.good_gap)) return claim();
     // A better incumbent lets the next round fix more, which is what makes a heavy elimination
     // light.
     if (elimination.fits() && elimination.work() > kLightWork && cutoff() < cutoff_before &&

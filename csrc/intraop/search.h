@@ -55,6 +55,7 @@ class Search {
   // clock.
   double nominalLeft() const;
   bool closed() const;
+  bool gapAtMost(double relative_gap) const;
   // The incumbent's cost in the reduction's units, or infinity.
   double cutoff() const;
   // The most that a choice cheaper than the incumbent can cost, in the reduction's units.
@@ -125,15 +126,17 @@ class Search {
 
   // Phases that close the gap by Pareto elimination (search_pareto.cpp).
   struct Band;
+  // What came of searching the choices within a band.
   struct BandOutcome {
     bool fits = false;                          // the values were few enough to be searched
     double bound = -kInfinity;                  // of the choices with those values
     std::vector<std::vector<int32_t>> choices;  // cheapest ones under some multipliers
   };
+  // Around the given multipliers, on all values; true when the search is over.
   bool searchByPareto(const ReducedProblem& reduced, const Elimination& elimination,
                       const std::vector<double>& multipliers);
-  // Solves exactly on the values that choices near the bound can have. Returns whether those were
-  // few enough.
+  // On the values that choices near the bound of messages have. Returns whether there is a guess of
+  // multipliers to go on from.
   bool searchNearBound(const ReducedProblem& reduced, const MarginalResult& marginals);
   bool searchBand(Band& band);
   bool narrowBand(const Band& band, double limit);
@@ -159,7 +162,7 @@ class Search {
   MultiplierMap guessed_multipliers_;  // the best ones for choices near the bound; maybe empty
   MessageMemory message_memory_;       // the same for messages
   double message_bound_ = -kInfinity;  // best so far
-  double next_probe_seconds_ = 0.0;    // nominal
+  double next_probe_seconds_ = 0.15;   // nominal: when probeNearBound looks again
   double near_width_ = kInfinity;      // width of the last band that was narrow enough
   std::vector<PhaseTime> phases_;
   std::string phase_name_;

@@ -107,7 +107,8 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
     dual_options.on_bound = [this](double bound) { raiseBound(bound); };
     dual_options.memory = &message_memory_;
     dual_options.enough = [&](const MarginalResult& marginals) {
-      return fixableShare(marginals.costs) > kWorthFixing || probeNearBound(reduced, marginals);
+      return gapAtMost(options_.good_gap) || fixableShare(marginals.costs) > kWorthFixing ||
+             probeNearBound(reduced, marginals);
     };
     dual_options.on_labels = [&](const std::vector<int32_t>& labels) {
       searchFrom(reduced, labels);
@@ -117,6 +118,7 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
       result = maximiseByMessages(reduced, dual_options, meter_,
                                   multipliersOf(reduced, guessed_multipliers_));
       guessed_multipliers_.clear();
+      if (result.bound <= message_bound_) next_probe_seconds_ = 2.0 * meter_.seconds();
     }
     // Also where the guess was a poor one.
     if (result.bound <= message_bound_) {
@@ -147,7 +149,7 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
 
 // Looks near the bound now and then, ever more rarely while that is of no use.
 bool Search::probeNearBound(const ReducedProblem& reduced, const MarginalResult& marginals) {
-  if (reduced.numRows() == 0 || meter_.seconds() < next_probe_seconds_) return false;
+  if (meter_.seconds() < next_probe_seconds_) return false;
   const double start = meter_.seconds();
   const bool found = searchNearBound(reduced, marginals);
   const double spent = meter_.seconds() - start;

@@ -2,7 +2,6 @@
 // few, so they are searched exactly, in bands as wide as they have to be.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "intraop/cutting_planes.h"
@@ -15,16 +14,19 @@
 namespace shardwright {
 namespace {
 
-// The tables of one elimination per vector of multipliers are kept; above this, values are removed
-// first.
+// Work of one elimination whose tables are kept for every vector of multipliers; above this, values
+// are removed first.
 constexpr double kMaxTableWork = 3e6;
-// Elimination of what a band leaves.
+// Work of one elimination on what a band leaves.
 constexpr double kMaxBandWork = 1e8;
+constexpr double kMaxBandBytes = 2e8;
 constexpr size_t kMaxReachedEntries = 400'000;
 constexpr size_t kMaxExactPoints = 6'000'000;
 constexpr size_t kQuickFront = 48;  // points per entry when only a good choice is wanted
 constexpr int kMaxHalvings = 8;
-constexpr int kMaxNearTries = 5;
+// Bands above the bound of messages, relative to it.
+constexpr double kNarrowestBand = 3e-5;
+constexpr double kWidestBand = 0.01;
 
 // The rows that memory is priced on, dearest first.
 std::vector<int32_t> pricedRows(const ReducedProblem& problem,
@@ -76,8 +78,7 @@ bool Search::searchBand(Band& band) {
   const double limit = std::min(band.ceiling, improvingCutoff());
   const std::vector<int32_t> rows = pricedRows(band.problem, band.multipliers);
   if (rows.empty() || rows.size() > kMaxTrackedRows || stopped()) return false;
-  const double table_work = band.elimination.unsharedWork();
-  if (std::min(table_work, 10.0 * band.elimination.work()) > kMaxTableWork * 10.0) {
+  if (band.elimination.work() > kMaxTableWork) {
     return narrowBand(band, limit);
   }
   std::vector<int32_t> tracked = rows;
@@ -168,7 +169,7 @@ Search::BandOutcome Search::searchValues(const Reduction& whole, const ReducedPr
     return {true, ceiling + 1.0, {}};
   }
   const ReducedProblem part(narrow, layout_);
-  const Elimination elimination(part, {kMaxBandWork, 2e8});
+  const Elimination elimination(part, {kMaxBandWork, kMaxBandBytes});
   if (!elimination.fits()) return {};
   const std::vector<double> start = multipliersOf(part, multipliersByRow(problem, multipliers));
   LagrangianOptions options;
@@ -187,7 +188,7 @@ Search::BandOutcome Search::searchValues(const Reduction& whole, const ReducedPr
   };
   const LagrangianResult result = maximiseLagrangian(part, elimination, options, meter_, start);
   // What prices memory best near the bound is a good guess for all of it.
-  if (!result.infeasible && result.bound <= cutoff()) {
+  if (!result.infeasible && result.bound < cutoff()) {
     guessed_multipliers_ = multipliersByRow(part, result.multipliers);
   }
   if (result.infeasible || result.bound > ceiling) {
@@ -267,28 +268,31 @@ bool Search::searchByPareto(const ReducedProblem& reduced, const Elimination& el
 bool Search::searchNearBound(const ReducedProblem& reduced, const MarginalResult& marginals) {
   if (marginals.costs.empty() || stopped()) return false;
   const Phase phase(*this, "near bound");
-  // Bands above the marginals' own bound; one that ends below the best bound proves nothing, but
-  // still tells good multipliers. None is much wider than what was narrow enough the last time.
+  // Bands above the marginals' own bound, as wide as they can be; one that ends below the best
+  // bound proves nothing, but still tells good multipliers.
   const double bound = marginals.optimum;
-  double width = std::min(0.01 * std::max(1.0, std::abs(bound)), 3.0 * near_width_);
+  const double scale = std::max(1.0, std::abs(bound));
   std::vector<std::vector<int32_t>> values(marginals.costs.size());
-  for (int i = 0; i < kMaxNearTries && !stopped(); ++i, width *= 0.25) {
+  double width = std::min(kNarrowestBand * scale, near_width_);
+  while (!stopped() && !closed()) {
     const double ceiling = std::min(std::floor(bound + width), improvingCutoff());
     if (ceiling < bound) break;
-    width = ceiling - bound;
     for (size_t v = 0; v < values.size(); ++v) {
       values[v].clear();
       for (size_t a = 0; a < marginals.costs[v].size(); ++a) {
         if (marginals.costs[v][a] <= ceiling) values[v].push_back(static_cast<int32_t>(a));
       }
     }
-    if (searchValues(reduction_, reduced, values, multipliersOf(reduced, multipliers_), ceiling)
-            .fits) {
-      near_width_ = width;
-      return true;
+    if (!searchValues(reduction_, reduced, values, multipliersOf(reduced, multipliers_), ceiling)
+             .fits) {
+      near_width_ = 0.25 * width;
+      break;
     }
+    near_width_ = width;
+    width *= 5.0;
+    if (ceiling >= improvingCutoff() || width > kWidestBand * scale) break;
   }
-  return false;
+  return !guessed_multipliers_.empty();
 }
 
 }  // namespace shardwright

@@ -71,9 +71,11 @@ bool Search::stopped() { return interrupted() || outOfTime(); }
 bool Search::closed() const {
   if (incumbent_.empty()) return false;
   if (options_.relative_gap == std::numeric_limits<double>::infinity()) return true;
-  if (!lower_bound_) return false;
-  const double distance = static_cast<double>(incumbent_cost_ - *lower_bound_);
-  return distance <= options_.relative_gap * std::abs(static_cast<double>(incumbent_cost_));
+  return gapAtMost(options_.relative_gap);
+}
+
+bool Search::gapAtMost(double relative_gap) const {
+  return distance() <= relative_gap * std::abs(static_cast<double>(incumbent_cost_));
 }
 
 double Search::improvingCutoff() const {
@@ -206,6 +208,8 @@ Claim Search::claim() const {
     result.stop = StopCause::kInterrupted;
   } else if (incumbent_.empty() || outOfTime()) {
     result.stop = StopCause::kTimeLimit;
+  } else if (gapAtMost(options_.good_gap)) {
+    result.stop = StopCause::kGapReached;
   } else {
     result.stop = StopCause::kFinished;
   }

@@ -25,6 +25,9 @@ struct SolveOptions {
   double time_limit_s = 60.0;
   // Stop once (cost - lower_bound) / |cost| is at most this; 0 asks for a proof.
   double relative_gap = 0.0;
+  // Once the gap is at most this, only what is quick goes on: no integer program and no search
+  // until the time limit for the rest. A proof is still returned where elimination finds one.
+  double good_gap = 0.0;
   // Exact elimination is tried while its work (table entries visited) is at most this.
   double max_elimination_work = 4e9;
   // ... and while the tables it keeps stay below this.

@@ -186,6 +186,7 @@ class MeshSearch {
     SolveOptions options;
     // Half of what is left, where the limit may have to be tightened afterwards.
     options.time_limit_s = limit ? std::max(0.1, secondsLeft() / 2) : secondsLeft();
+    options.good_gap = options_.relative_gap;
     options.smallest_peak_time_s = 0;
     options.max_elimination_bytes = kMaxEliminationBytes;
     options.interrupt = &stop_;
@@ -291,6 +292,10 @@ void checkOptions(const PlanOptions& options) {
   if (!(options.time_limit_s > 0) || !std::isfinite(options.time_limit_s)) {
     refuse("time_limit_s must be a positive number of seconds.",
            std::to_string(options.time_limit_s), "time_limit_s=60");
+  }
+  if (!(options.relative_gap >= 0)) {
+    refuse("relative_gap must be 0 or more.", std::to_string(options.relative_gap),
+           "relative_gap=1e-4");
   }
   if (options.memory_limit_bytes && *options.memory_limit_bytes <= 0) {
     refuse("memory_limit must be positive.", std::to_string(*options.memory_limit_bytes) + " bytes",

@@ -28,6 +28,8 @@ struct PlanOptions {
   int num_microbatches = 1;
   // Wall-clock seconds for the search over all mesh shapes together.
   double time_limit_s = 60;
+  // Once the gap is at most this, no long search is made for the rest; 0 always asks for a proof.
+  double relative_gap = 1e-4;
   // No product may leave a mesh axis idle; for meshes where compute costs nothing.
   bool shard_all_products = false;
   std::string graph_hash;

@@ -536,6 +536,7 @@ def plan_step(
     forced: dict[str, str],
     num_microbatches: int,
     time_limit_s: float,
+    relative_gap: float = 1e-4,
     shard_all_products: bool,
     graph_hash: str,
     on_progress: Callable[..., object] | None = None,

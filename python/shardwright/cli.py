@@ -119,6 +119,10 @@ def _add_plan_parser(commands: Any) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=60.0, metavar="S", help="seconds for the search (60)"
     )
+    parser.add_argument(
+        "--gap", type=float, default=1e-4, metavar="G",
+        help="relative gap that is good enough; 0 asks for a proof (1e-4)",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="save the plan")
     _add_output(parser)
 
@@ -173,6 +177,7 @@ def _plan(arguments: argparse.Namespace) -> int:
             memory_limit=arguments.memory_limit,
             num_microbatches=arguments.num_microbatches,
             time_limit_s=arguments.time_limit,
+            relative_gap=arguments.gap,
             on_progress=on_progress,
         )
     if arguments.out:

@@ -34,6 +34,7 @@ def plan(
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
     time_limit_s: float = 60.0,
+    relative_gap: float = 1e-4,
     shard_all_products: bool = False,
     step_kwargs: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
@@ -55,6 +56,8 @@ def plan(
             step must be of one microbatch; one that `sw.parallelize` runs in microbatches is cut
             by it.
         time_limit_s: Seconds for the search.
+        relative_gap: Once (cost - lower bound) / cost is at most this, no long search is made for
+            the rest; 0 always asks for a proof.
         shard_all_products: No matrix product may leave a mesh axis idle; for clusters on which
             compute costs nothing.
         step_kwargs: Keyword arguments of the step.
@@ -93,6 +96,7 @@ def plan(
             _integer("num_microbatches", num_microbatches), step_graph.num_microbatches
         ),
         time_limit_s=_seconds(time_limit_s),
+        relative_gap=_gap(relative_gap),
         shard_all_products=shard_all_products,
         graph_hash=step_graph.hash(),
         on_progress=on_progress,
@@ -225,6 +229,17 @@ def _seconds(value: object) -> float:
         code="E520",
         values=[f"time_limit_s: {value!r}"],
         advice="time_limit_s=60",
+    )
+
+
+def _gap(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise ConfigError(
+        "relative_gap must be a number, 0 or more.",
+        code="E520",
+        values=[f"relative_gap: {value!r}"],
+        advice="relative_gap=1e-4",
     )
 
 

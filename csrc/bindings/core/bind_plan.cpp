@@ -62,7 +62,8 @@ PlanResult planStepFromPython(const ShardedGraph& graph, const Cluster& cluster,
                               std::optional<std::vector<int>> mesh_shape,
                               std::optional<std::int64_t> memory_limit_bytes,
                               std::map<std::string, std::string> forced, int num_microbatches,
-                              double time_limit_s, bool shard_all_products, std::string graph_hash,
+                              double time_limit_s, double relative_gap, bool shard_all_products,
+                              std::string graph_hash,
                               const std::optional<py::function>& on_progress) {
   InterruptPoll poll;
   PlanOptions options;
@@ -71,6 +72,7 @@ PlanResult planStepFromPython(const ShardedGraph& graph, const Cluster& cluster,
   options.forced = std::move(forced);
   options.num_microbatches = num_microbatches;
   options.time_limit_s = time_limit_s;
+  options.relative_gap = relative_gap;
   options.shard_all_products = shard_all_products;
   options.graph_hash = std::move(graph_hash);
   options.is_interrupted = [&poll] { return poll(); };
@@ -219,8 +221,8 @@ void bindPlan(py::module_& module) {
   module.def(
       "plan_step", &planStepFromPython, py::arg("graph"), py::arg("cluster"), py::kw_only(),
       py::arg("mesh_shape"), py::arg("memory_limit_bytes"), py::arg("forced"),
-      py::arg("num_microbatches"), py::arg("time_limit_s"), py::arg("shard_all_products"),
-      py::arg("graph_hash"), py::arg("on_progress") = py::none(),
+      py::arg("num_microbatches"), py::arg("time_limit_s"), py::arg("relative_gap") = 1e-4,
+      py::arg("shard_all_products"), py::arg("graph_hash"), py::arg("on_progress") = py::none(),
       "The fastest certified plan of a step on a cluster. Raises InfeasibleError, PlanError, "
       "ConfigError.");
   module.def("certify_plan", &certifyFromPython, py::arg("graph"), py::arg("plan"),

@@ -87,5 +87,35 @@ TEST(SolveFuzz, EqualsBruteForceByIntegerProgram) {
   }
 }
 
+// A good gap leaves the proof to what is quick; cost and bound stay on their sides of the optimum.
+TEST(SolveFuzz, AGoodGapIsEnough) {
+  SolveOptions options;
+  options.good_gap = 0.2;
+  options.max_elimination_work = 0.0;  // so that a gap is left
+  options.max_enumeration_nodes = 0;
+  options.smallest_peak_time_s = 0.0;
+  int num_with_gap = 0;
+  for (int seed = 4000; seed < 4600; ++seed) {
+    std::mt19937_64 random(static_cast<uint64_t>(seed));
+    RandomProblemOptions shape;
+    shape.min_nodes = 5;
+    shape.edge_probability = 0.6;
+    const Problem problem = makeRandomProblem(random, shape);
+    const BruteForce expected = solveByBruteForce(problem);
+    if (!expected.cost) continue;
+    const Answer answer = solve(problem, options);
+    ASSERT_FALSE(answer.choice.empty()) << "seed " << seed;
+    ASSERT_TRUE(answer.lower_bound.has_value()) << "seed " << seed;
+    EXPECT_GE(answer.cost, *expected.cost) << "seed " << seed;
+    EXPECT_LE(*answer.lower_bound, *expected.cost) << "seed " << seed;
+    EXPECT_LE(answer.gap, 0.2) << "seed " << seed;
+    if (answer.gap == 0.0) continue;
+    ++num_with_gap;
+    EXPECT_EQ(answer.status, SolveStatus::kFeasible) << "seed " << seed;
+    EXPECT_EQ(answer.stop, StopCause::kGapReached) << "seed " << seed;
+  }
+  EXPECT_GT(num_with_gap, 10);
+}
+
 }  // namespace
 }  // namespace shardwright
