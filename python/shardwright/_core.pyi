@@ -231,6 +231,14 @@ class TransferPlan:
     def rank_traffic(self) -> dict[int, tuple[int, int]]:
         """Bytes sent and received by every rank that sends or receives."""
 
+def common_atoms(
+    source_atoms: TensorAtoms,
+    source: Sequence[Placement],
+    source_mesh: Sequence[int],
+    target_atoms: TensorAtoms,
+    target: Sequence[Placement],
+    target_mesh: Sequence[int],
+) -> tuple[TensorAtoms, list[Placement], list[Placement]] | None: ...
 def plan_transfer(
     atoms: TensorAtoms,
     dtype: str,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -13,6 +15,13 @@ import torch
 
 from shardwright.cluster import Cluster
 from shardwright.errors import ConfigError
+from shardwright.pipeline.pipeline import (
+    SCHEDULES,
+    Pipeline,
+    PipelineOptions,
+    build_pipeline,
+)
+from shardwright.pipeline.session import PipelineSession
 from shardwright.plan import Plan
 from shardwright.planning import given_cluster, mesh_shape, parse_bytes
 from shardwright.planning import plan as make_plan
@@ -44,6 +53,11 @@ class ParallelStep:
         plan: Plan | str | Path | None,
         forced: Mapping[str, str] | None,
         num_microbatches: int,
+        num_stages: int,
+        schedule: str,
+        stage_ranks: Sequence[int] | None,
+        stage_meshes: Sequence[Sequence[int]] | None,
+        stage_boundaries: Sequence[str] | None,
         timeout: float | timedelta,
         time_limit_s: float,
         check: bool,
@@ -52,6 +66,7 @@ class ParallelStep:
         self._memory_limit = memory_limit
         shape = mesh_shape(mesh)
         self._mesh = None if shape is None else tuple(shape)
+        self._stage_meshes: list[tuple[int, ...]] | None = None
         self._cluster = None if cluster is None else given_cluster(cluster)
         self._given = Plan.load(plan) if isinstance(plan, (str, Path)) else plan
         self._forced = dict(forced or {})
@@ -63,12 +78,22 @@ class ParallelStep:
             "plan": "" if self._given is None else self._given.graph_hash,
             "forced shardings": str(sorted(self._forced.items())),
             "microbatches": str(num_microbatches),
+            "stages": f"{num_stages} {schedule} {stage_ranks} {stage_meshes} {stage_boundaries}",
         }
         duration = _duration(timeout)
         _check_count("num_microbatches", num_microbatches)
+        _check_count("num_stages", num_stages)
         self._new_session: Callable[[], Session] = functools.partial(
             Session, step, self._make_plan, os.environ, options, duration, num_microbatches, check
         )
+        if num_stages > 1:
+            self._stage_meshes = None if stage_meshes is None else [tuple(m) for m in stage_meshes]
+            stages = self._stages(num_stages, schedule, stage_ranks, stage_boundaries)
+            self._new_session = functools.partial(
+                PipelineSession, step, self._make_plan, os.environ, options, duration,
+                num_microbatches, check, stages=stages,
+                plan_pipeline=functools.partial(self._plan_pipeline, stages),
+            )  # fmt: skip
         self._sessions: list[Session] = []
         self._session = self._new_session()
 
@@ -87,15 +112,87 @@ class ParallelStep:
 
     @property
     def plan(self) -> Plan | None:
-        """Plan of the newest call, None before the first."""
+        """Plan of the newest call, of this rank's stage; None before the first."""
         newest = self._session.newest
         return None if newest is None else newest.plan
 
     @property
+    def pipeline(self) -> Pipeline | None:
+        """All stages of the newest call; None before the first, and without stages."""
+        session = self._session
+        return session.pipeline if isinstance(session, PipelineSession) else None
+
+    @property
     def program(self) -> Program | None:
-        """Program of the newest call, None before the first."""
+        """Program of the newest call, of this rank's stage; None before the first."""
         newest = self._session.newest
         return None if newest is None else newest.program
+
+    def _stages(
+        self,
+        num_stages: int,
+        schedule: str,
+        stage_ranks: Sequence[int] | None,
+        boundaries: Sequence[str] | None,
+    ) -> PipelineOptions:
+        """What was asked for, checked as far as that goes without the step.
+
+        Raises:
+            ConfigError: E528.
+        """
+        counts = stage_ranks
+        if counts is None and self._stage_meshes is not None:
+            counts = [math.prod(mesh) for mesh in self._stage_meshes]
+        lists = [x for x in (counts, self._stage_meshes) if x is not None]
+        wrong = {
+            "schedule": schedule not in SCHEDULES,
+            "mesh": self._mesh is not None,
+            "plan": self._given is not None,
+            "stage_ranks, stage_meshes": any(len(x) != num_stages for x in lists),
+            "stage_boundaries": boundaries is not None and len(boundaries) != num_stages - 1,
+        }
+        if any(wrong.values()):
+            raise ConfigError(
+                "the step cannot be cut into stages as asked.",
+                code="E528",
+                values=[
+                    f"num_stages: {num_stages}, at fault: {n}" for n, bad in wrong.items() if bad
+                ],
+                advice=f"schedule: one of {', '.join(SCHEDULES)}; stage_ranks or stage_meshes with "
+                "one entry per stage, stage_boundaries with one less; no mesh= and no plan=",
+            )
+        return PipelineOptions(
+            num_stages,
+            schedule,
+            None if boundaries is None else tuple(boundaries),
+            None if counts is None else tuple(counts),
+        )
+
+    def _plan_pipeline(
+        self, stages: PipelineOptions, graph: StepGraph, world_size: int, device: torch.device
+    ) -> Pipeline:
+        """Called on rank 0."""
+        cluster = self._cluster or default_cluster(world_size, device)
+
+        def plan_stage(stage_graph: StepGraph, stage: int, count: int) -> Plan:
+            meshes = self._stage_meshes
+            mesh = meshes[stage] if meshes is not None else ((1,) if count == 1 else None)
+            names = [spec.name for spec in stage_graph.inputs]
+            forced = {
+                pattern: spec
+                for pattern, spec in self._forced.items()
+                if any(fnmatch.fnmatchcase(name, pattern) for name in names)
+            }
+            return make_plan(
+                stage_graph,
+                cluster=cluster.part(count),
+                mesh=mesh,
+                memory_limit=self._memory_limit,
+                forced=forced,
+                time_limit_s=self._time_limit_s / stages.num_stages,
+            )
+
+        return build_pipeline(graph, stages, cluster, world_size, plan_stage)
 
     def _make_plan(
         self,
@@ -181,6 +278,11 @@ def parallelize(
     plan: Plan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
+    num_stages: int = 1,
+    schedule: str = "1f1b",
+    stage_ranks: Sequence[int] | None = None,
+    stage_meshes: Sequence[Sequence[int]] | None = None,
+    stage_boundaries: Sequence[str] | None = None,
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
     check: bool = True,
@@ -197,6 +299,11 @@ def parallelize(
     plan: Plan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
+    num_stages: int = 1,
+    schedule: str = "1f1b",
+    stage_ranks: Sequence[int] | None = None,
+    stage_meshes: Sequence[Sequence[int]] | None = None,
+    stage_boundaries: Sequence[str] | None = None,
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
     check: bool = True,
@@ -217,6 +324,12 @@ def parallelize(
         num_microbatches: in how many parts, one after the other, the batch goes through forward
             and backward; gradients are added up and the update runs once. Losses and gradients are
             those of the whole batch; see docs/concepts/microbatches.md for what cannot be cut.
+        num_stages: in how many pipeline stages the layers run, each on ranks of its own.
+        schedule: order in which stages take microbatches, "1f1b" or "gpipe".
+        stage_ranks: ranks of every stage, such as `(1, 2)`; by default equally many.
+        stage_meshes: shape of every stage's mesh; by default the planner chooses.
+        stage_boundaries: names of the modules that begin the second, third, ... stage; by default
+            the numbered layers are shared out evenly.
         timeout: of every collective, in seconds.
         time_limit_s: for the search.
         check: proves every program with the static checker before it runs.
@@ -225,8 +338,8 @@ def parallelize(
         The step, with the attributes `plan` and `program`.
 
     Raises:
-        ConfigError: E505 for a timeout that is none, E520 for a number of microbatches that is
-            none, E521 for a memory limit that is none.
+        ConfigError: E505 for a timeout that is none, E520 for a number of microbatches or stages
+            that is none, E521 for a memory limit that is none, E528 for stages that cannot be.
 
     Example:
         >>> @sw.parallelize(memory_limit="14GiB")
@@ -242,6 +355,11 @@ def parallelize(
             plan=plan,
             forced=forced,
             num_microbatches=num_microbatches,
+            num_stages=num_stages,
+            schedule=schedule,
+            stage_ranks=stage_ranks,
+            stage_meshes=stage_meshes,
+            stage_boundaries=stage_boundaries,
             timeout=timeout,
             time_limit_s=time_limit_s,
             check=check,

@@ -141,6 +141,18 @@ class Cluster:
         """Devices of the whole cluster."""
         return self.num_hosts * self.devices_per_host
 
+    def part(self, num_devices: int) -> Cluster:
+        """As many devices of these machines as one pipeline stage has.
+
+        Whole hosts where that comes out even, else one host, or the most devices of each of several
+        hosts that divide both.
+        """
+        fits = num_devices <= self.devices_per_host
+        per_host = num_devices if fits else math.gcd(num_devices, self.devices_per_host)
+        return dataclasses.replace(
+            self, num_hosts=num_devices // per_host, devices_per_host=per_host
+        )
+
     @classmethod
     def preset(cls, name: str, *, nodes: int = 1, devices_per_host: int | None = None) -> Cluster:
         """A well-known kind of host, so many of them.

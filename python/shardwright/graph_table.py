@@ -201,7 +201,7 @@ def _label(node: fx.Node, spec: InputSpec | None) -> dict[str, str]:
     if spec is None:
         return {"kind": "batch", "name": node.name, "parameter": "", "key": ""}
     return {
-        "kind": spec.kind,
+        "kind": "batch" if spec.kind == "boundary" else spec.kind,
         "name": spec.name,
         "parameter": spec.parameter or "",
         "key": spec.key or "",

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -130,8 +130,8 @@ def check_parity(
         >>> assert report.max_rel_error < 1e-12
     """
     shape = (mesh,) if isinstance(mesh, int) else tuple(mesh)
-    with _default_dtype(dtype):
-        step, args = _build(make_step, dtype)
+    with default_dtype(dtype):
+        step, args = build_step(make_step, dtype)
         graph = split_microbatches(capture(step, args), num_microbatches)
         if plan is None:
             plan = make_plan(
@@ -150,9 +150,51 @@ def run_parity(
     dtype: torch.dtype | None = torch.float64,
 ) -> ParityReport:
     """As `check_parity`, for a program that is already lowered."""
-    with _default_dtype(dtype):
-        step, args = _build(make_step, dtype)
-        graph = program.step_graph
+
+    def simulate(step: Callable[..., Any], args: Sequence[Any]) -> _SimulatedStep:
+        return _SimulatedStep(program, step, args)
+
+    errors, what, simulated = compare_steps(
+        make_step, program.step_graph, simulate, steps=steps, dtype=dtype
+    )
+    simulation = simulated.simulation
+    collectives = {
+        kind: CollectiveTally(simulation.counts[kind] // steps, simulation.bytes[kind] // steps)
+        for kind in sorted(simulation.counts)
+    }
+    return ParityReport(program.table.mesh_shape, steps, None, errors, collectives, what)
+
+
+class SimulatedStep(Protocol):
+    """A lowered step on simulated ranks."""
+
+    def run(self, number: int) -> dict[str, Tensor]:
+        """One step -> every compared tensor by name."""
+        ...
+
+    def replica_errors(self) -> dict[str, float]:
+        """State of which ranks hold different copies, as infinite errors."""
+        ...
+
+
+Simulated = TypeVar("Simulated", bound=SimulatedStep)
+
+
+def compare_steps(
+    make_step: MakeStep,
+    graph: StepGraph,
+    simulate: Callable[[Callable[..., Any], Sequence[Any]], Simulated],
+    *,
+    steps: int,
+    dtype: torch.dtype | None,
+) -> tuple[dict[str, float], str, Simulated]:
+    """Runs a step on one device and as `simulate` has it.
+
+    Returns:
+        Errors by name, the kind of reference, and what `simulate` made.
+    """
+    with default_dtype(dtype):
+        step, args = build_step(make_step, dtype)
         has_dropout = any(spec.kind == "rng" for spec in graph.inputs)
         has_statistics = graph.num_microbatches > 1 and any(
             "batch_norm_count" in node.meta for node in graph.graph_module.graph.nodes
@@ -162,7 +204,7 @@ def run_parity(
             reference = _CapturedReference(graph, sort_arguments(step, args, {}))
         else:
             reference = _EagerReference(step, args)
-        simulated = _SimulatedStep(program, *_build(make_step, dtype))
+        simulated = simulate(*build_step(make_step, dtype))
         errors: dict[str, float] = {}
         for number in range(steps):
             expected = reference.run(number)
@@ -170,13 +212,8 @@ def run_parity(
                 errors[name] = max(errors.get(name, 0.0), error)
             for name, error in simulated.replica_errors().items():
                 errors[name] = max(errors.get(name, 0.0), error)
-    simulation = simulated.simulation
-    collectives = {
-        kind: CollectiveTally(simulation.counts[kind] // steps, simulation.bytes[kind] // steps)
-        for kind in sorted(simulation.counts)
-    }
     what = "captured graph" if has_dropout or has_statistics else "eager"
-    return ParityReport(program.table.mesh_shape, steps, None, errors, collectives, what)
+    return errors, what, simulated
 
 
 class _Reference:
@@ -212,7 +249,7 @@ class _EagerReference(_Reference):
     def run(self, number: int) -> dict[str, Tensor]:
         self._gradients.clear()
         results = self._step(*self._args)
-        return {**_named_results(results), **self._gradients, **_stored(self._arguments)}
+        return {**named_results(results), **self._gradients, **stored_values(self._arguments)}
 
 
 class _CapturedReference(_Reference):
@@ -226,7 +263,7 @@ class _CapturedReference(_Reference):
         values = read_inputs(self._graph, self._arguments, seed=number)
         outputs = self._graph.run_reference(values)
         results = write_updates(self._graph, self._arguments, outputs)
-        return {**_named_results(results), **_stored(self._arguments)}
+        return {**named_results(results), **stored_values(self._arguments)}
 
 
 class _SimulatedStep:
@@ -240,7 +277,7 @@ class _SimulatedStep:
         values = read_inputs(program.step_graph, self._arguments)
         for index in self._kept:
             self.simulation.load(index, values[index])
-        self._gradient_names = _gradient_instructions(program)
+        self._gradient_names = gradient_instructions(program)
         self._gradients: dict[str, list[Tensor]] = {}
 
     def run(self, number: int) -> dict[str, Tensor]:
@@ -261,7 +298,7 @@ class _SimulatedStep:
             ref = table.instructions[self._instruction_of[name]].args[1]
             assert isinstance(ref, LocalRef)
             gradients[f"grad {name}"] = join_parts(parts, table.tensor(ref), table.mesh_shape)
-        return {**_named_results(returned), **gradients, **_stored(self._arguments)}
+        return {**named_results(returned), **gradients, **stored_values(self._arguments)}
 
     @property
     def _instruction_of(self) -> dict[str, int]:
@@ -281,7 +318,7 @@ class _SimulatedStep:
         }
 
 
-def _gradient_instructions(program: Program) -> dict[int, str]:
+def gradient_instructions(program: Program) -> dict[int, str]:
     """Update instructions -> name of the parameter they update."""
     # What an update op takes first is the parameter or, where it has one, its master copy.
     names = {
@@ -298,14 +335,15 @@ def _gradient_instructions(program: Program) -> dict[int, str]:
     return found
 
 
-def _named_results(results: Any) -> dict[str, Tensor]:
+def named_results(results: Any) -> dict[str, Tensor]:
+    """The tensors that a step returned, by name."""
     tensors = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
     if len(tensors) == 1:
         return {"loss": tensors[0].detach()}
     return {f"result {i}": tensor.detach() for i, tensor in enumerate(tensors)}
 
 
-def _stored(arguments: StepArguments) -> dict[str, Tensor]:
+def stored_values(arguments: StepArguments) -> dict[str, Tensor]:
     """Copies of parameters, buffers and optimizer state by name."""
     found = {f"parameter {n}": p.detach().clone() for n, p in arguments.parameters.items()}
     found |= {f"buffer {n}": b.detach().clone() for n, b in arguments.buffers.items()}
@@ -363,7 +401,7 @@ def _difference(expected: Tensor, found: Tensor, scale: float) -> float:
     return distance / scale if math.isfinite(distance) and scale > 0 else math.inf
 
 
-def _build(
+def build_step(
     make_step: MakeStep, dtype: torch.dtype | None
 ) -> tuple[Callable[..., Any], Sequence[Any]]:
     """A fresh step with its arguments, converted."""
@@ -379,7 +417,8 @@ def _build(
 
 
 @contextmanager
-def _default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
+def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
+    """Makes a dtype torch's default for a while."""
     before = torch.get_default_dtype()
     try:
         if dtype is not None:

@@ -3,11 +3,14 @@
 #include <pybind11/operators.h>
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/core/bind.h"
+#include "sharding/common_atoms.h"
 #include "sharding/transfer.h"
 
 namespace py = pybind11;
@@ -86,6 +89,23 @@ void bindTransfer(py::module_& module) {
       .def_readonly("cost_us", &TransferPlan::cost_us)
       .def_readonly("host_pair_bytes", &TransferPlan::host_pair_bytes)
       .def_property_readonly("rank_traffic", &trafficDict);
+  module.def(
+      "common_atoms",
+      [](const TensorAtoms& source_atoms, const ShardingSpec& source,
+         const std::vector<int>& source_mesh, const TensorAtoms& target_atoms,
+         const ShardingSpec& target, const std::vector<int>& target_mesh)
+          -> std::optional<std::tuple<TensorAtoms, ShardingSpec, ShardingSpec>> {
+        const auto common =
+            commonAtoms(source_atoms, source, source_mesh, target_atoms, target, target_mesh);
+        if (!common) {
+          return std::nullopt;
+        }
+        return std::tuple(common->atoms, common->source, common->target);
+      },
+      py::arg("source_atoms"), py::arg("source"), py::arg("source_mesh"), py::arg("target_atoms"),
+      py::arg("target"), py::arg("target_mesh"),
+      "Atoms fine enough for a value in two graphs, and its specs in their terms; None where there "
+      "are none.");
   module.def(
       "plan_transfer",
       [](const TensorAtoms& atoms, const std::string& dtype, const ShardingSpec& source,

@@ -14,7 +14,7 @@ void addInputRules(RuleRegistry& registry);          // inputs of the graph
 void addJoinRules(RuleRegistry& registry);           // cat, stack, pad
 void addLossRules(RuleRegistry& registry);           // pieces of cross entropy
 void addMatmulRules(RuleRegistry& registry);         // mm, bmm, ...
-void addMicrobatchRules(RuleRegistry& registry);     // what crosses from microbatches to the step
+void addMicrobatchRules(RuleRegistry& registry);     // what leaves microbatches and stages
 void addNormalizationRules(RuleRegistry& registry);  // softmax, layer norm, RMS norm
 void addPointwiseRules(RuleRegistry& registry);      // elementwise with broadcasting
 void addPoolingRules(RuleRegistry& registry);        // pooling, upsampling, image padding

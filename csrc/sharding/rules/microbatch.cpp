@@ -1,4 +1,5 @@
-// Where values leave the microbatches: sums over them, and results joined from their parts.
+// Where values leave microbatches and stages: sums over microbatches, results joined from their
+// parts, values for other stages.
 #include "sharding/rules/families.h"
 #include "sharding/rules/rule_builder.h"
 
@@ -26,11 +27,21 @@ ShardingRule collectRule(const Graph& graph, const Node& node) {
   return rule.finish();
 }
 
+// Marks a value that another stage needs, in whatever spec it has there. The result is empty.
+ShardingRule sendRule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  rule.setOperand(0, rule.addFactors(rule.operandShape(0)));
+  rule.setFlops(0);
+  rule.rule().bytes_moved = 0;
+  return rule.finish();
+}
+
 }  // namespace
 
 void addMicrobatchRules(RuleRegistry& registry) {
   registry.add("shardwright.accumulate.default", accumulateRule);
   registry.add("shardwright.collect.default", collectRule);
+  registry.add("shardwright.send.default", sendRule);
 }
 
 }  // namespace shardwright

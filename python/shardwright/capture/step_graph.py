@@ -19,7 +19,9 @@ from torch.utils import _pytree as pytree
 from shardwright.capture.reference import run_graph
 from shardwright.errors import InternalError
 
-InputKind = Literal["parameter", "buffer", "optimizer_state", "batch", "hyper", "rng", "constant"]
+InputKind = Literal[
+    "parameter", "buffer", "optimizer_state", "batch", "hyper", "rng", "constant", "boundary"
+]
 Phase = Literal["forward", "backward", "update"]
 
 
@@ -46,7 +48,8 @@ class InputSpec:
         name: parameter and buffer: name as in `named_parameters()`, with the argument's name in
             front only when several modules are passed; optimizer_state: `<parameter>.<key>`;
             batch: path within the arguments such as `batch['x'][0]`; hyper:
-            `optimizer.param_groups[0].lr`; rng: `seed`; constant: `constant_0`.
+            `optimizer.param_groups[0].lr`; rng: `seed`; constant: `constant_0`; boundary: node of
+            the whole step whose value comes from another stage.
         parameter: owning parameter of an optimizer state.
         key: optimizer_state: `exp_avg`, ...; hyper: `lr`, `beta1`, ...
         meta: fake CPU tensor of the global shape and dtype.

@@ -366,6 +366,13 @@ def _collect(call: Call) -> list[Held]:
     return [Held(shape, dims, held.partial)]
 
 
+def _send(call: Call) -> list[Held]:
+    """What is sent is complete; the result is empty."""
+    if any(call.tensor(0).partial):
+        raise CheckError("sends a value that is pending")
+    return [Held((0,), (whole_dim(0, call.mesh),), call.tensor(0).partial)]
+
+
 FAMILIES: dict[str, Family] = {
     "aten.masked_fill": _masked_fill,
     "aten.argmax": _argmax,
@@ -435,6 +442,7 @@ FAMILIES: dict[str, Family] = {
     "shardwright.sgd_momentum_update": _update(0, 2),
     "shardwright.accumulate": pointwise(first_linear),
     "shardwright.collect": _collect,
+    "shardwright.send": _send,
     "shardwright.dropout": _dropout,
     "shardwright.dropout_shard": _dropout,
 }

@@ -1,4 +1,4 @@
-"""Which values leave the microbatches of a program: sums over them, and results joined from parts.
+"""Which values leave the microbatches of a program: sums, joined results, values for other stages.
 
 A graph's `shardwright.accumulate` runs in the update and gives the sum of what its operand was in
 every microbatch. The runtime adds up the value that enters the update for it, which is the same
@@ -14,6 +14,7 @@ from shardwright.lowering.table import Instruction, LocalRef, ProgramTable
 
 _ACCUMULATE = "shardwright.accumulate.default"
 _COLLECT = "shardwright.collect.default"
+_SEND = "shardwright.send.default"
 _VIEWS = (
     "aten.reshape.default",
     "aten.permute.default",
@@ -24,15 +25,17 @@ _VIEWS = (
 
 @dataclass(frozen=True)
 class Crossing:
-    """What leaves the microbatches.
+    """What leaves the microbatches and the stage.
 
     Attributes:
         accumulated: values that are added up, each within its microbatch where it is made.
         joined: values of which the parts are concatenated -> along which dim.
+        sent: values for other stages, by the name of the node that marks them.
     """
 
     accumulated: frozenset[LocalRef]
     joined: dict[LocalRef, int]
+    sent: dict[str, LocalRef]
 
 
 def find_crossing(table: ProgramTable) -> Crossing:
@@ -53,12 +56,15 @@ def find_crossing(table: ProgramTable) -> Crossing:
                 if ref in accumulated:
                     _refuse(index, instruction, "reads the sum of a value as the value")
     joined = {}
+    sent = {}
     for index, instruction in enumerate(table.instructions):
         if instruction.op == _COLLECT:
             dim = instruction.args[1]
             assert isinstance(dim, int)
             joined[LocalRef(index)] = dim
-    return Crossing(frozenset(accumulated), joined)
+        elif instruction.op == _SEND:
+            (sent[instruction.node],) = instruction.sources()
+    return Crossing(frozenset(accumulated), joined, sent)
 
 
 def _entering(table: ProgramTable, index: int) -> LocalRef:

@@ -8,7 +8,7 @@ sections are passed on explicitly and die with their last reader.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,6 +36,7 @@ class Section:
         copies: new values it copies into the storage of inputs.
         accumulates: those of `gives` that are added up over microbatches: the section takes what
             was added up so far after `takes`, and gives that with its own added.
+        round: of the update: how many exchanges with other stages come before it.
     """
 
     stage: int
@@ -46,6 +47,7 @@ class Section:
     gives: tuple[LocalRef, ...]
     copies: tuple[CopyBack, ...]
     accumulates: tuple[LocalRef, ...] = ()
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,11 @@ class Program:
     @cached_property
     def sections(self) -> tuple[Section, ...]:
         """The program cut by stage and phase."""
-        return _cut(self.table, self.storage, self.crossing.accumulated)
+        rounds = [
+            self.graph_node(instruction.node).meta.get("round", 0)
+            for instruction in self.table.instructions
+        ]
+        return _cut(self.table, self.storage, self.crossing, rounds)
 
     @property
     def num_microbatches(self) -> int:
@@ -232,25 +238,27 @@ class Program:
 
 
 def _cut(
-    table: ProgramTable, storage: StoragePlan, accumulated: Set[LocalRef]
+    table: ProgramTable, storage: StoragePlan, crossing: Crossing, rounds: Sequence[int]
 ) -> tuple[Section, ...]:
-    """Runs of one stage and phase, with what each takes and gives."""
-    runs: list[tuple[int, Phase, int, int]] = []
+    """Runs of one stage, phase and round, with what each takes and gives."""
+    runs: list[tuple[int, Phase, int, int, int]] = []
     for index, instruction in enumerate(table.instructions):
         if instruction.kind == "input":
             continue
-        key = (instruction.stage, instruction.phase)
-        if runs and (runs[-1][0], runs[-1][1]) == key:
-            runs[-1] = (*key, runs[-1][2], index + 1)
+        key = (instruction.stage, instruction.phase, rounds[index])
+        if runs and runs[-1][:3] == key:
+            runs[-1] = (*key, runs[-1][3], index + 1)
         else:
             runs.append((*key, index, index + 1))
     if not runs:
-        runs = [(0, "update", 0, len(table.instructions))]
+        runs = [(0, "update", 0, 0, len(table.instructions))]
     section_of = [0] * (len(table.instructions) + 1)
-    for number, (_, _, first, last) in enumerate(runs):
+    for number, (_, _, _, first, last) in enumerate(runs):
         for index in range(first, len(section_of)):
             section_of[index] = number if index < last else min(number + 1, len(runs) - 1)
     reads = _reads(table, storage, section_of, len(runs))
+    for ref in crossing.sent.values():
+        reads.setdefault(ref, set()).add(len(runs))
     made_in = {
         LocalRef(index, output): section_of[index]
         for index, instruction in enumerate(table.instructions)
@@ -258,17 +266,17 @@ def _cut(
         for output in range(len(instruction.outputs))
     }
     sections = []
-    for number, (stage, phase, first, last) in enumerate(runs):
+    for number, (stage, phase, turn, first, last) in enumerate(runs):
         takes = [r for r, at in reads.items() if number in at and made_in.get(r, -1) != number]
         gives = [
             r for r, at in made_in.items() if at == number and max(reads.get(r, {-1})) > number
         ]
         copies = [c for c in storage.copies if section_of[c.after] == number]
-        added = [r for r in sorted(gives) if r in accumulated]
+        added = [r for r in sorted(gives) if r in crossing.accumulated]
         sections.append(
             Section(
                 stage, phase, first, last, tuple(sorted(takes)), tuple(sorted(gives)),
-                tuple(copies), tuple(added),
+                tuple(copies), tuple(added), turn,
             )
         )  # fmt: skip
     return tuple(sections)

@@ -84,12 +84,16 @@ def step_facts(
     return facts
 
 
-def program_facts(plan_text: str, program: Program, group_names: Sequence[str]) -> dict[str, str]:
+def digest(text: str) -> str:
+    """SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def program_facts(plan_text: str, program: Program) -> dict[str, str]:
     """What must be equal before the first step."""
     return {
-        "plan": hashlib.sha256(plan_text.encode()).hexdigest(),
+        "plan": digest(plan_text),
         "mesh": str(program.table.mesh_shape),
-        "number of mesh axes": str(len(group_names)),
         "program": program.fingerprint(),
     }
 

@@ -23,6 +23,7 @@ class Executor:
     Attributes:
         program: what runs.
         rank_program: this rank's graphs.
+        runner: runs its sections.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Executor:
         self.rank_program = program.for_rank(rank, group_names, device)
         self._forwards = [s.graph_module.forward for s in self.rank_program.sections]
         self._device = device
-        self._runner = SectionRunner(self._run_section, self._zeros, _joined)
+        self.runner = SectionRunner(self._run_section, self._zeros, _joined)
         self._on_failure = on_failure
         self._num_steps = 0
 
@@ -52,17 +53,10 @@ class Executor:
             The outputs of kind "result".
         """
         collectives.begin_step(self._num_steps)
-        values = [
-            {
-                LocalRef(instruction): given[index]
-                for index, instruction in enumerate(self.program.input_instructions)
-                if instruction is not None
-            }
-            for given in inputs
-        ]
+        values = [self.values(given) for given in inputs]
         try:
             with torch.no_grad():
-                results = run_sections(self.program, values, self._runner)
+                results = run_sections(self.program, values, self.runner)
         except RuntimeError as error:
             failure = collectives.take_failure()
             if failure is None:
@@ -70,6 +64,14 @@ class Executor:
             raise self._on_failure(failure, self._site(failure), error) from error
         self._num_steps += 1
         return results
+
+    def values(self, given: Mapping[int, Tensor]) -> dict[LocalRef, Tensor]:
+        """Values of the input instructions; `given` has them by position among the graph's."""
+        return {
+            LocalRef(instruction): given[index]
+            for index, instruction in enumerate(self.program.input_instructions)
+            if instruction is not None and index in given
+        }
 
     def _run_section(self, number: int, values: list[Tensor]) -> Sequence[Tensor]:
         given: Sequence[Tensor] = self._forwards[number](values)

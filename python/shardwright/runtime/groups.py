@@ -127,27 +127,46 @@ def check_mesh_size(mesh_shape: Sequence[int], num_processes: int) -> None:
 
 
 def make_groups(
-    mesh_shape: Sequence[int], world: World, device: torch.device, timeout: timedelta
+    stage_meshes: Sequence[Sequence[int]],
+    stage: int,
+    world: World,
+    device: torch.device,
+    timeout: timedelta,
 ) -> MeshGroups:
-    """Process groups along every axis of a mesh over all ranks, row-major.
+    """Process groups along every axis of the mesh of this rank's stage.
 
-    Every rank of the world must call it with the same mesh.
+    Every rank of the world must call it with the same meshes.
+
+    Args:
+        stage_meshes: shape of every stage's mesh; their ranks, row-major, follow one another.
+        stage: of this rank.
+        world: all ranks.
+        device: where tensors live.
+        timeout: of every collective.
     """
+    own = tuple(stage_meshes[stage])
     if not world.has_group:
-        return MeshGroups(tuple(f"alone{axis}" for axis in range(len(mesh_shape))), None)
-    ranks = torch.arange(world.size).view(tuple(mesh_shape))
+        return MeshGroups(tuple(f"alone{axis}" for axis in range(len(own))), None)
+    grids: list[torch.Tensor] = []
+    for mesh in stage_meshes:
+        first = sum(grid.numel() for grid in grids)
+        grids.append(torch.arange(first, first + math.prod(mesh)).view(tuple(mesh)))
     groups = []
-    for axis in range(len(mesh_shape)):
-        lines = ranks.movedim(axis, -1).reshape(-1, mesh_shape[axis]).tolist()
+    for axis in range(max(len(mesh) for mesh in stage_meshes)):
+        lines: list[list[int]] = []
+        for grid in grids:
+            if axis < grid.dim():
+                lines += grid.movedim(axis, -1).reshape(-1, grid.shape[axis]).tolist()
         group, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
             lines, timeout=timeout, group_desc=f"shardwright axis {axis}"
         )
-        groups.append(group)
-    names = tuple(f"axis{axis}" for axis in range(len(mesh_shape)))
+        if axis < len(own):
+            groups.append(group)
+    names = tuple(f"axis{axis}" for axis in range(len(own)))
     device_mesh = DeviceMesh.from_group(
         groups if len(groups) > 1 else groups[0],
         device.type,
-        mesh=ranks if len(groups) > 1 else None,
+        mesh=grids[stage] if len(groups) > 1 else None,
         mesh_dim_names=names,
     )
     return MeshGroups(tuple(group.group_name for group in groups), device_mesh)

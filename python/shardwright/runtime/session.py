@@ -60,13 +60,40 @@ class Planner(Protocol):
         ...
 
 
+class Runnable(Protocol):
+    """What runs a step on this rank, see `Executor`."""
+
+    def step(self, inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
+        """Inputs per microbatch -> results of the whole step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A captured step, planned and lowered for this rank.
+
+    Attributes:
+        graph, plan, program: what this rank runs: of the step, or of its stage.
+        facts: what must be equal on all ranks.
+        stage_meshes: of every stage, over the ranks one after the other.
+        stage: of this rank.
+    """
+
+    graph: StepGraph
+    plan: Plan
+    program: Program
+    facts: Mapping[str, str]
+    stage_meshes: tuple[tuple[int, ...], ...]
+    stage: int
+
+
 @dataclass
 class Prepared:
     """One captured signature, planned, lowered and ready.
 
     Attributes:
         graph, plan, program, executor: the chain.
-        batch_leaves: graph input -> position among the leaves of the call's arguments.
+        batch_leaves: batch argument -> position among the leaves of the call's arguments.
         optimizer_leaves: argument path of each optimizer -> likewise.
         fixed: graph inputs that never change, as local values.
         num_steps: how often it ran.
@@ -75,8 +102,8 @@ class Prepared:
     graph: StepGraph
     plan: Plan
     program: Program
-    executor: Executor
-    batch_leaves: dict[int, int]
+    executor: Runnable
+    batch_leaves: dict[str, int]
     optimizer_leaves: dict[str, int]
     fixed: dict[int, Tensor]
     num_steps: int = 0
@@ -210,14 +237,13 @@ class Session:
         assert self._device is not None
         self.state.refresh()
         inputs: dict[int, Tensor] = dict(ready.fixed)
-        batch: dict[str, Tensor] = {}
+        batch = {name: leaves[position] for name, position in ready.batch_leaves.items()}
         passing: dict[int, Tensor] = {}  # what microbatches may have their own values of
         for index, spec in enumerate(ready.graph.inputs):
             if spec.name in self.state.locals and spec.kind != "batch":
                 inputs[index] = self.state.locals[spec.name]
             elif spec.kind == "batch":
-                batch[spec.name] = leaves[ready.batch_leaves[index]]
-                passing[index] = batch[spec.name]
+                passing[index] = batch[spec.leaf or spec.name]
             elif spec.kind == "hyper":
                 early = hyper.get(spec.name)
                 value = ready.read_hyper(spec.name, leaves) if early is None else early
@@ -257,9 +283,8 @@ class Session:
         if tensor is None:
             return None
         assert self._groups is not None
-        assert self.world is not None
         mesh = program.table.mesh_shape
-        coordinate = program.table.coordinate(self.world.rank)
+        coordinate = program.table.coordinate(self._mesh_rank)
         return ShardForm(tensor, mesh, coordinate, self._groups)
 
     def _prepare(
@@ -281,18 +306,18 @@ class Session:
         assert captured is not None
         graph, arguments = captured
         agreement.check_facts(agreement.step_facts(self.options, graph.inputs, graph.hash()), world)
-        plan = self._plan(graph)
-        program = lower(graph, plan)
-        check_mesh_size(plan.mesh_shape, world.size)
+        lowered = self._lowered(graph)
+        plan, program = lowered.plan, lowered.program
         if self._groups is None:
             self._mesh = plan.mesh_shape
-            self._groups = make_groups(plan.mesh_shape, world, self._device, self.timeout)
+            self._groups = make_groups(
+                lowered.stage_meshes, lowered.stage, world, self._device, self.timeout
+            )
             self.state = ShardedState(
-                plan.mesh_shape, program.table.coordinate(world.rank), self._groups
+                plan.mesh_shape, program.table.coordinate(self._mesh_rank), self._groups
             )
             self._seed = agreement.from_first(int(torch.randint(1 << 62, ()).item()), world)
-        text = json.dumps(plan.to_dict(), sort_keys=True)
-        agreement.check_facts(agreement.program_facts(text, program, self._groups.names), world)
+        agreement.check_facts(lowered.facts, world)
         hyper = {
             s.name: read_hyper(arguments.optimizers, s.name)
             for s in graph.inputs if s.kind == "hyper"
@@ -304,18 +329,45 @@ class Session:
             "build the model from the same seed on every rank, or load the same checkpoint", world,
         )  # fmt: skip
         self.state.adopt(program, arguments)
-        executor = Executor(program, world.rank, self._groups.names, self._device, self._on_failure)
+        self._adopted(arguments)
+        executor = self._executor(lowered)
         leaf_of = {name: i for i, name in enumerate(arguments.names)}
-        batch = {
-            i: leaf_of[s.leaf or s.name] for i, s in enumerate(graph.inputs) if s.kind == "batch"
-        }
+        batch = {s.leaf or s.name for s in graph.inputs if s.kind == "batch"}
         optimizers = {name: leaf_of[name] for name in arguments.optimizers}
         fixed = {
-            i: self._shard(program, i, graph.constants[s.name])
-            for i, s in enumerate(graph.inputs)
+            i: self._shard(program, i, lowered.graph.constants[s.name])
+            for i, s in enumerate(lowered.graph.inputs)
             if s.kind == "constant"
         }
-        return Prepared(graph, plan, program, executor, batch, optimizers, fixed), hyper
+        batch_leaves = {name: leaf_of[name] for name in sorted(batch)}
+        ready = Prepared(lowered.graph, plan, program, executor, batch_leaves, optimizers, fixed)
+        return ready, hyper
+
+    def _adopted(self, arguments: StepArguments) -> None:
+        """Called when this rank's shards have taken the place of the whole tensors."""
+
+    @property
+    def _mesh_rank(self) -> int:
+        """Position of this process in the mesh of its program."""
+        assert self.world is not None
+        return self.world.rank
+
+    def _lowered(self, graph: StepGraph) -> Lowered:
+        """Plans on rank 0 and lowers the plan on every rank."""
+        assert self.world is not None
+        plan = self._plan(graph)
+        program = lower(graph, plan)
+        check_mesh_size(plan.mesh_shape, self.world.size)
+        text = json.dumps(plan.to_dict(), sort_keys=True)
+        facts = agreement.program_facts(text, program)
+        return Lowered(graph, plan, program, facts, (plan.mesh_shape,), 0)
+
+    def _executor(self, lowered: Lowered) -> Runnable:
+        assert self._groups is not None
+        assert self._device is not None
+        return Executor(
+            lowered.program, self._mesh_rank, self._groups.names, self._device, self._on_failure
+        )
 
     def _sorted(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -88,11 +88,8 @@ class Simulation:
         Returns:
             The results, joined.
         """
-        runner: SectionRunner[RankValues] = SectionRunner(
-            lambda number, values: self._run(number, values, observer), self._zeros, _joined
-        )
-        inputs = [self._inputs(passing, n) for n in range(self.program.num_microbatches)]
-        results = run_sections(self.program, inputs, runner)
+        inputs = [self.inputs(passing, n) for n in range(self.program.num_microbatches)]
+        results = run_sections(self.program, inputs, self.runner(observer))
         table = self.program.table
         refs = [output.value for output in table.outputs if output.updates < 0]
         return [
@@ -100,10 +97,17 @@ class Simulation:
             for ref, parts in zip(refs, results, strict=True)
         ]
 
-    def _inputs(self, passing: Mapping[int, Tensor], microbatch: int) -> dict[LocalRef, RankValues]:
+    def runner(self, observer: Observer | None = None) -> SectionRunner[RankValues]:
+        """How the sections run on all ranks."""
+        return SectionRunner(
+            lambda number, values: self._run(number, values, observer), self._zeros, _joined
+        )
+
+    def inputs(self, passing: Mapping[int, Tensor], microbatch: int) -> dict[LocalRef, RankValues]:
+        """Shards of the inputs that are not from other stages, in one microbatch."""
         inputs: dict[LocalRef, RankValues] = {}
         for index, instruction in enumerate(self.program.input_instructions):
-            if instruction is None:
+            if instruction is None or self.program.inputs[index].kind == "boundary":
                 continue
             if index in passing:
                 graph = self.program.step_graph

@@ -25,6 +25,16 @@ def test_a_rank_killed_while_batches_are_compared_is_named():
     assert "rank 1 is gone" in text
 
 
+def test_a_stage_whose_rank_is_killed_is_named_with_the_microbatch():
+    (outcome,) = run_some(2, workers.killed_in_stages, 1, expected=[0])
+    kind, code, text, seconds = outcome
+    assert (kind, code) == ("CollectiveError", "E401"), text
+    assert seconds < 8
+    assert "rank 1 is gone" in text
+    assert "stage 0, at 0" in text
+    assert "microbatch" in text
+
+
 def test_a_stopped_rank_is_named_after_the_timeout():
     (outcome,) = run_some(2, workers.stopped, 1, expected=[0])
     kind, code, text, seconds = outcome

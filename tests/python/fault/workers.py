@@ -47,6 +47,16 @@ def killed_early(rank, world, victim):
     return _error(lambda: parallel(*args))
 
 
+def killed_in_stages(rank, world, victim):
+    """As `killed`, each rank a stage of its own."""
+    parallel, args = _parallel(world, mesh=None, num_stages=world, num_microbatches=4)
+    for _ in range(3):
+        parallel(*args)
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _error(lambda: [parallel(*args) for _ in range(5)])
+
+
 def stopped(rank, world, victim):
     """One rank is suspended after the first step."""
     parallel, args = _parallel(world, timeout=4)

@@ -1,7 +1,7 @@
-"""What leaves the microbatches of a step: sums over them, and results joined from their parts.
+"""What leaves microbatches and stages: sums over microbatches, joined results, sent values.
 
-Both are marks in a graph. The runtime adds up and joins (`shardwright.pipeline`); within one
-microbatch the ops give their operand.
+All are marks in a graph. The runtime adds up, joins and sends (`shardwright.pipeline`); within one
+microbatch the first two ops give their operand, and `send` gives an empty tensor.
 """
 
 from __future__ import annotations
@@ -25,5 +25,10 @@ def _collect_fake(x: Tensor, dim: int, count: int) -> Tensor:
     return x.new_empty(shape)
 
 
+def _send(x: Tensor) -> Tensor:
+    return x.new_empty(0)
+
+
+define_op("send(Tensor x) -> Tensor", _send, _send)
 define_op("accumulate(Tensor(a) x) -> Tensor(a)", _accumulate, _accumulate)
 define_op("collect(Tensor x, int dim, int count) -> Tensor", _collect, _collect_fake)

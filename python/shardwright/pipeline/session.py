@@ -1,0 +1,300 @@
+"""A parallelized step in stages: every rank holds and runs its own stage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from shardwright.capture import StepArguments, StepGraph
+from shardwright.cluster import Cluster
+from shardwright.errors import CollectiveError, ConfigError
+from shardwright.lowering.check import check_program
+from shardwright.pipeline.pipeline import (
+    Pipeline,
+    PipelineOptions,
+    PlannedTransfer,
+)
+from shardwright.pipeline.stage_graphs import split_stages
+from shardwright.pipeline.stage_steps import StageSteps, Transport
+from shardwright.plan import Plan
+from shardwright.runtime import agreement, collectives
+from shardwright.runtime.executor import Executor
+from shardwright.runtime.ownership import owners, replace_tensors
+from shardwright.runtime.section_loop import StepRun
+from shardwright.runtime.session import Lowered, Prepared, Runnable, Session
+from shardwright.runtime.stage_transfer import PendingTransfer, StageTransfer
+
+PipelinePlanner = Callable[[StepGraph, int, torch.device], Pipeline]
+
+
+@dataclass
+class PipelineSession(Session):
+    """State of one decorated step in stages.
+
+    Attributes:
+        stages: how the step is cut.
+        plan_pipeline: cuts and plans, on rank 0: `(graph, world_size, device)`.
+        pipeline: of the newest signature.
+    """
+
+    stages: PipelineOptions = field(default_factory=PipelineOptions)
+    plan_pipeline: PipelinePlanner | None = None
+    pipeline: Pipeline | None = None
+    _transfer_group: Any = None
+
+    @property
+    def stage(self) -> int:
+        """Stage of this rank."""
+        assert self.world is not None
+        assert self.pipeline is not None
+        return self.pipeline.stage_of(self.world.rank)
+
+    @property
+    def _mesh_rank(self) -> int:
+        assert self.world is not None
+        assert self.pipeline is not None
+        return self.world.rank - self.pipeline.first_ranks[self.stage]
+
+    def _prepare(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Prepared, dict[str, float]]:
+        if self.pipeline is not None:
+            raise ConfigError(
+                "a step in stages was called with other shapes, dtypes, mode or guarded "
+                "hyper-parameters than at first.",
+                code="E529",
+                advice="keep them, or num_stages=1, which plans anew for each",
+            )
+        return super()._prepare(args, kwargs)
+
+    def _lowered(self, graph: StepGraph) -> Lowered:
+        assert self.world is not None
+        pipeline = self._agreed_pipeline(graph)
+        self.pipeline = pipeline
+        stage = self.stage
+        texts = [json.dumps(plan.to_dict(), sort_keys=True) for plan in pipeline.plans]
+        facts = {
+            "plans": agreement.digest("".join(texts)),
+            "stages": str([program.table.mesh_shape for program in pipeline.programs]),
+            "pipeline": pipeline.fingerprint(),
+        }
+        meshes = tuple(program.table.mesh_shape for program in pipeline.programs)
+        return Lowered(
+            pipeline.stages.graphs[stage], pipeline.plans[stage], pipeline.programs[stage],
+            facts, meshes, stage,
+        )  # fmt: skip
+
+    def _agreed_pipeline(self, graph: StepGraph) -> Pipeline:
+        """Rank 0's plans of all stages, or its error on every rank."""
+        world = self.world
+        assert world is not None
+        assert self._device is not None
+        answer: tuple[str, Any] = ("", None)
+        if world.rank == 0:
+            try:
+                assert self.plan_pipeline is not None
+                pipeline = self.plan_pipeline(graph, world.size, self._device)
+                if self.check:
+                    for program in pipeline.programs:
+                        self.check_report = check_program(program)
+                plans = [json.dumps(plan.to_dict()) for plan in pipeline.plans]
+                cluster = json.dumps(pipeline.cluster.to_dict())
+                answer = ("plans", (list(pipeline.boundaries), plans, cluster))
+            except Exception as error:
+                answer = ("error", agreement.portable(error))
+        kind, value = agreement.from_first(answer, world)
+        if kind == "error":
+            raise value
+        boundaries, texts, cluster_text = value
+        return Pipeline(
+            split_stages(graph, boundaries),
+            [Plan.from_dict(json.loads(text)) for text in texts],
+            self.stages.schedule,
+            Cluster.from_dict(json.loads(cluster_text)),
+            boundaries,
+        )
+
+    def _executor(self, lowered: Lowered) -> Runnable:
+        assert self.world is not None
+        assert self.pipeline is not None
+        assert self._groups is not None
+        assert self._device is not None
+        if self._transfer_group is None and self.world.has_group:
+            ranks = list(range(self.world.size))
+            self._transfer_group = dist.new_group(ranks, timeout=self.timeout)
+        executor = Executor(
+            lowered.program, self._mesh_rank, self._groups.names, self._device, self._on_failure
+        )
+        return PipelineExecutor(
+            self.pipeline, lowered.stage, self.world.rank, executor, self._device,
+            self._transfer_group, self._on_failure,
+        )  # fmt: skip
+
+    def _adopted(self, arguments: StepArguments) -> None:
+        """Lets go of what other stages hold: a meta tensor stands in its place."""
+        assert self.state is not None
+        stored = {**arguments.parameters, **arguments.buffers}
+        foreign = {name: t for name, t in stored.items() if name not in self.state.locals}
+        labels = {id(tensor): name for name, tensor in foreign.items()}
+        places: dict[int, tuple[nn.Module, list[str]]] = {}
+        for module, name, _ in owners(arguments.modules.values(), labels):
+            places.setdefault(id(module), (module, []))[1].append(name)
+        for module, names in places.values():
+            module.register_state_dict_post_hook(_without(names))  # type: ignore[no-untyped-call]
+        replacement = {id(tensor): _meta_of(tensor) for tensor in foreign.values()}
+        replace_tensors(arguments.modules.values(), arguments.optimizers.values(), replacement)
+
+
+def _meta_of(tensor: Tensor) -> Tensor:
+    empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty
+
+
+def _without(names: Sequence[str]) -> Any:
+    def hook(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name in names:
+            state_dict.pop(prefix + name, None)
+
+    return hook
+
+
+class PipelineExecutor:
+    """Runs the stage of this rank, step after step.
+
+    Args:
+        pipeline: all stages.
+        stage, rank: of this process.
+        executor: of the stage's program.
+        device: where it runs.
+        group: all ranks; None for one process alone.
+        on_failure: makes the error of a failed collective or transfer.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        stage: int,
+        rank: int,
+        executor: Executor,
+        device: torch.device,
+        group: Any,
+        on_failure: Any,
+    ) -> None:
+        self._pipeline = pipeline
+        self._stage = stage
+        self._executor = executor
+        self._device = device
+        self._group = group
+        self._on_failure = on_failure
+        self._num_steps = 0
+        self._transfers = {
+            planned.transfer: StageTransfer(
+                planned.plan, rank, device, group=group, index=index,
+                stages=(planned.transfer.source, planned.transfer.target),
+            )
+            for index, planned in enumerate(pipeline.transfers)
+            if stage in (planned.transfer.source, planned.transfer.target)
+        }  # fmt: skip
+
+    def step(self, inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
+        """Runs one step.
+
+        Args:
+            inputs: per microbatch the local value of the graph inputs that no stage sends.
+
+        Returns:
+            The results of the whole step, on every rank.
+        """
+        collectives.begin_step(self._num_steps)
+        program = self._pipeline.programs[self._stage]
+        values = [self._executor.values(given) for given in inputs]
+        transport = _Messages(self._transfers)
+        run = StepRun(program, values, self._executor.runner)
+        steps = StageSteps(self._pipeline, self._stage, run, transport)
+        try:
+            with torch.no_grad():
+                for _ in steps.run():
+                    pass
+                transport.finish()
+                results = self._everywhere(steps.results())
+        except RuntimeError as error:
+            failure = collectives.take_failure()
+            if failure is None:
+                raise
+            raise self._named(failure, steps.place, error) from error
+        self._num_steps += 1
+        return results
+
+    def _named(self, failure: dict[str, Any], place: str, error: BaseException) -> BaseException:
+        """The verdict, with stage and microbatch."""
+        judged: BaseException = self._on_failure(failure, None, error)
+        if not isinstance(judged, CollectiveError):
+            return judged
+        return CollectiveError(
+            judged.summary,
+            code=judged.code,
+            values=[f"stage {self._stage}, at {place}", *judged.values],
+            where=judged.where,
+            advice=judged.advice,
+        )
+
+    def _everywhere(self, own: Sequence[Tensor]) -> list[Tensor]:
+        """Results of all stages; each comes from the first rank of its stage."""
+        mine = iter(own)
+        whole = self._pipeline.stages.whole
+        specs = zip(whole.outputs, whole.output_nodes, strict=True)
+        nodes = [node for spec, node in specs if spec.updates is None]
+        results = []
+        for stage, node in zip(self._pipeline.stages.result_stages, nodes, strict=True):
+            if stage == self._stage:
+                value = next(mine).contiguous()
+            else:
+                val = node.meta["val"]
+                value = torch.empty(val.shape, dtype=val.dtype, device=self._device)
+            if self._group is not None:
+                self._broadcast(value, self._pipeline.first_ranks[stage])
+            results.append(value)
+        return results
+
+    def _broadcast(self, value: Tensor, source: int) -> None:
+        try:
+            dist.broadcast(value, source, group=self._group)
+        except RuntimeError as error:
+            failure = {
+                "step": self._num_steps, "ordinal": -1, "op": "returning the results", "group": "",
+                "bytes": value.numel() * value.element_size(), "reason": str(error),
+            }  # fmt: skip
+            raise self._named(failure, "the end of the step", error) from error
+
+
+class _Messages(Transport[Tensor]):
+    """Transfers of one step on process groups."""
+
+    def __init__(self, transfers: Mapping[Any, StageTransfer]) -> None:
+        self._transfers = transfers
+        self._sends: list[PendingTransfer] = []
+
+    def send(self, transfer: PlannedTransfer, microbatch: int | None, value: Tensor) -> None:
+        """Posts it; `finish` waits."""
+        started = self._transfers[transfer.transfer].start(value, microbatch or 0)
+        self._sends.append(started)
+
+    def receive(self, transfer: PlannedTransfer, microbatch: int | None) -> Iterator[Tensor | None]:
+        """Waits for it."""
+        value = self._transfers[transfer.transfer].start(None, microbatch or 0).wait()
+        assert value is not None
+        yield value
+
+    def finish(self) -> None:
+        """Waits until all that was sent has arrived."""
+        for pending in self._sends:
+            pending.wait()
+        self._sends.clear()

@@ -1,0 +1,87 @@
+"""Steps in stages on real Gloo processes against the same step on one device."""
+
+import pytest
+import torch
+from tests.python.distributed.process_group import run_ranks
+from tests.python.parity.clusters import slow_compute
+
+import shardwright as sw
+from shardwright import zoo
+
+
+def _train(rank, world, target, options, dtype, settings=None):
+    step, args = getattr(zoo, target)(dtype=dtype, **(settings or {}))
+    _, reference_args = getattr(zoo, target)(dtype=dtype, **(settings or {}))
+    parallel = sw.parallelize(cluster=slow_compute(world), timeout=60, **options)(step)
+    losses = [(parallel(*args).item(), step(*reference_args).item()) for _ in range(3)]
+    expected = reference_args[0].state_dict()
+    errors = {}
+    for name, value in args[0].state_dict().items():
+        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+        errors[name] = float((whole - expected[name]).abs().max())
+    held = {n for n, p in args[0].named_parameters() if p.device.type != "meta"}
+    stages = [
+        {spec.name for spec in graph.inputs if spec.kind == "parameter"}
+        for graph in parallel.pipeline.stages.graphs
+    ]
+    stage = parallel.pipeline.stage_of(rank)
+    assert held == stages[stage]
+    assert set().union(*stages) == {n for n, _ in args[0].named_parameters()}
+    return losses, errors, stage
+
+
+def _names(target, settings=None):
+    _, args = getattr(zoo, target)(**(settings or {}))
+    return set(args[0].state_dict())
+
+
+def _check(results, names, loss_error, error):
+    seen = set()
+    for losses, errors, _ in results:
+        assert all(abs(ours - theirs) <= loss_error * abs(theirs) for ours, theirs in losses)
+        assert max(errors.values()) <= error
+        seen |= set(errors)
+    assert seen == names
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("world", "options"),
+    [
+        (2, {"num_stages": 2, "num_microbatches": 4}),
+        (3, {"num_stages": 2, "num_microbatches": 2, "stage_ranks": (1, 2)}),
+        (4, {"num_stages": 2, "num_microbatches": 2, "schedule": "gpipe"}),
+    ],
+    ids=["pp2", "1+2", "pp2x2 gpipe"],
+)
+def test_integers_with_a_tied_embedding_are_equal_bit_for_bit(world, options):
+    results = run_ranks(world, _train, "gpt_integer", options, torch.float32)
+    _check(results, _names("gpt_integer"), 0.0, 0.0)
+    assert {stage for _, _, stage in results} == {0, 1}
+
+
+@pytest.mark.distributed
+def test_four_stages_of_float64_agree_to_rounding():
+    options = {"num_stages": 4, "num_microbatches": 4}
+    results = run_ranks(4, _train, "gpt_tiny", options, torch.float64, {"layers": 4})
+    # AdamW divides the gradient of a key bias, which is pure rounding, by its own size.
+    _check(results, _names("gpt_tiny", {"layers": 4}), 1e-12, 1e-9)
+    assert [stage for _, _, stage in results] == [0, 1, 2, 3]
+
+
+@pytest.mark.distributed
+def test_a_step_in_stages_takes_one_signature():
+    assert run_ranks(2, _other_shapes) == ["E529", "E529"]
+
+
+def _other_shapes(rank, world):
+    step, (model, optimizer, inputs, weights) = zoo.mlp_integer()
+    parallel = sw.parallelize(
+        cluster=slow_compute(world), timeout=20, num_stages=2, num_microbatches=2
+    )(step)
+    parallel(model, optimizer, inputs, weights)
+    try:
+        parallel(model, optimizer, inputs[:8], weights[:8])
+    except sw.ConfigError as error:
+        return error.code
+    return ""

@@ -1,0 +1,227 @@
+"""How a step is cut into stages: who computes what, and what goes between them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import shardwright as sw
+from shardwright import zoo
+from shardwright.capture import capture
+from shardwright.errors import ConfigError, PlanError
+from shardwright.pipeline.microbatches import split_microbatches
+from shardwright.pipeline.pipeline import PipelineOptions
+from shardwright.pipeline.stage_assignment import even_boundaries
+from shardwright.pipeline.stage_graphs import split_stages
+
+
+def _cut(target, num_microbatches, boundaries, **settings):
+    step, args = getattr(zoo, target)(**settings)
+    graph = split_microbatches(capture(step, args), num_microbatches)
+    return graph, split_stages(graph, boundaries)
+
+
+def _parameters(graph):
+    return {spec.name for spec in graph.inputs if spec.kind == "parameter"}
+
+
+def _calls(graph):
+    return [n for n in graph.graph_module.graph.nodes if n.op == "call_function"]
+
+
+def test_layers_are_shared_out_evenly():
+    step, args = zoo.gpt_tiny(layers=5)
+    graph = capture(step, args)
+    assert even_boundaries(graph, 2) == ["layers.2"]
+    assert even_boundaries(graph, 5) == [f"layers.{i}" for i in range(1, 5)]
+
+
+def test_every_stage_has_its_layers_with_their_state():
+    graph, stages = _cut("gpt_tiny", 2, ["layers.1"])
+    first, second = (_parameters(g) for g in stages.graphs)
+    assert first.isdisjoint(second)
+    assert first | second == _parameters(graph)
+    assert {n for n in first if n.startswith("layers.")} == {
+        n for n in _parameters(graph) if n.startswith("layers.0.")
+    }
+    for part in stages.graphs:
+        owners = {s.parameter for s in part.inputs if s.kind == "optimizer_state"}
+        assert owners == _parameters(part)
+        updated = {part.inputs[o.updates].name for o in part.outputs if o.updates is not None}
+        assert _parameters(part) <= updated
+    # The loss is made where the last layer is.
+    assert stages.result_stages == (1,)
+
+
+def test_a_tied_weight_is_sent_once_per_step_and_so_is_its_gradient():
+    _, stages = _cut("gpt_tiny", 4, ["layers.1"])
+    starts = [t for t in stages.transfers if t.when == "start"]
+    assert [(t.source, t.target, t.parameter) for t in starts] == [(0, 1, "token_embedding.weight")]
+    shape = (
+        stages.graphs[0]
+        .inputs[[s.name for s in stages.graphs[0].inputs].index("token_embedding.weight")]
+        .meta.shape
+    )
+    nodes = {n.name: n for n in stages.whole.graph_module.graph.nodes}
+    sent = [t for t in stages.transfers if t.when != "start"]
+    weights = [t for t in sent if nodes[t.value].meta["val"].shape == shape]
+    assert [(t.when, t.source, t.target) for t in weights] == [("update", 1, 0)]
+
+
+def test_only_activations_and_their_gradients_travel_with_microbatches():
+    _, stages = _cut("gpt_tiny", 4, ["layers.1"])
+    nodes = {n.name: n for n in stages.whole.graph_module.graph.nodes}
+    for when, way in (("forward", (0, 1)), ("backward", (1, 0))):
+        found = [t for t in stages.transfers if t.when == when]
+        assert {(t.source, t.target) for t in found} == {way}
+        # The residual stream, and what a layer norm is differentiated by.
+        assert len(found) <= 2
+        assert all(nodes[t.value].meta["val"].is_floating_point() for t in found)
+
+
+def test_the_norm_of_all_gradients_is_combined_from_scalars():
+    _, stages = _cut("gpt_tiny", 2, ["layers.1"])
+    nodes = {n.name: n for n in stages.whole.graph_module.graph.nodes}
+    updates = [t for t in stages.transfers if t.when == "update"]
+    scalars = [t for t in updates if nodes[t.value].meta["val"].dim() == 0]
+    assert {(t.source, t.target) for t in scalars} == {(0, 1), (1, 0)}
+    assert stages.num_rounds >= 3
+
+
+def test_nodes_are_neither_lost_nor_computed_twice():
+    """What is computed in several stages follows from the batch and constants alone."""
+    graph, stages = _cut("gpt_tiny", 2, ["layers.1"])
+    names = [
+        n.name
+        for part in stages.graphs
+        for n in _calls(part)
+        if n.target is not torch.ops.shardwright.send.default
+    ]
+    whole = {n.name for n in _calls(stages.whole)}
+    assert set(names) == whole
+    free = {s.kind for s in graph.inputs} - {"parameter", "buffer", "optimizer_state"}
+    for name in {n for n in names if names.count(n) > 1}:
+        node = next(n for n in _calls(stages.whole) if n.name == name)
+        inputs = _inputs_of(node)
+        kinds = {s.name: s.kind for s in stages.whole.inputs}
+        placeholders = {
+            p.name: kinds[s.name]
+            for p, s in zip(stages.whole.placeholders, stages.whole.inputs, strict=True)
+        }
+        assert {placeholders[p] for p in inputs} <= free
+
+
+def _inputs_of(node):
+    found, waiting = set(), [node]
+    while waiting:
+        item = waiting.pop()
+        if item.op == "placeholder":
+            found.add(item.name)
+        waiting += item.all_input_nodes
+    return found
+
+
+class Skips(nn.Module):
+    """Four layers; what the first makes is added before the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        kept = None
+        for number, layer in enumerate(self.layers):
+            x = torch.tanh(layer(x if number < 3 else x + kept))
+            kept = x if number == 0 else kept
+        return x
+
+
+def _skipping_step(model, optimizer, inputs, targets):
+    loss = F.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def test_a_skip_connection_goes_from_stage_to_stage_directly():
+    model = Skips()
+    args = (model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(4, 8), torch.ones(4, 8))
+    graph = split_microbatches(capture(_skipping_step, args), 2)
+    stages = split_stages(graph, ["layers.1", "layers.2", "layers.3"])
+    forward = {(t.source, t.target) for t in stages.transfers if t.when == "forward"}
+    backward = {(t.source, t.target) for t in stages.transfers if t.when == "backward"}
+    # The sum is taken between the layers 2 and 3, by the code of layer 2's stage; its gradient
+    # comes from layer 3 and is needed by both terms.
+    assert forward == {(0, 1), (1, 2), (2, 3), (0, 2)}
+    assert backward == {(3, 2), (3, 1), (2, 1), (1, 0)}
+    assert len({(t.value, t.target) for t in stages.transfers}) == len(stages.transfers)
+
+
+def test_boundaries_that_are_none_are_refused():
+    step, args = zoo.gpt_tiny()
+    graph = capture(step, args)
+    for boundaries in (["layers.7"], ["layers.1", "layers.0"], ["nothing"]):
+        with pytest.raises(ConfigError) as caught:
+            split_stages(graph, boundaries)
+        assert caught.value.code == "E527"
+    with pytest.raises(ConfigError) as caught:
+        even_boundaries(graph, 3)
+    assert caught.value.code == "E527"
+
+
+def test_forward_after_backward_is_refused():
+    def step(model, optimizer, inputs, targets):
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        scale = model.layers[0].weight.grad.detach().sum()
+        F.mse_loss(model(inputs * scale), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    model = Skips()
+    args = (model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(4, 8), torch.ones(4, 8))
+    with pytest.raises(PlanError) as caught:
+        split_stages(capture(step, args), ["layers.2"])
+    assert caught.value.code == "E334"
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "options"),
+    [
+        (3, PipelineOptions(2)),
+        (1, PipelineOptions(2)),
+        (4, PipelineOptions(2, stage_ranks=(1, 2))),
+        (4, PipelineOptions(2, stage_ranks=(4, 0))),
+    ],
+)
+def test_devices_that_cannot_be_shared_out_are_refused(num_devices, options):
+    with pytest.raises(ConfigError) as caught:
+        options.devices_of_stages(num_devices)
+    assert caught.value.code == "E528"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"num_stages": 0}, "E520"),
+        ({"num_microbatches": 0}, "E520"),
+        ({"num_stages": 2, "schedule": "zero_bubble"}, "E528"),
+        ({"num_stages": 2, "mesh": (2,)}, "E528"),
+        ({"num_stages": 2, "stage_ranks": (1,)}, "E528"),
+        ({"num_stages": 2, "stage_meshes": [(1,), (1,), (1,)]}, "E528"),
+        ({"num_stages": 2, "stage_boundaries": ["layers.1", "layers.2"]}, "E528"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(options, code):
+    with pytest.raises(ConfigError) as caught:
+        sw.parallelize(**options)(_skipping_step)
+    assert caught.value.code == code
+
+
+def test_one_process_cannot_run_two_stages():
+    step, args = zoo.mlp_tiny()
+    with pytest.raises(ConfigError) as caught:
+        sw.parallelize(num_stages=2)(step)(*args)
+    assert caught.value.code == "E528"
