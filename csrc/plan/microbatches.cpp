@@ -1,11 +1,11 @@
 #include "plan/microbatches.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "sharding/atom_classes.h"
 #include "sharding/strategy.h"
 
 namespace shardwright {
@@ -27,78 +27,6 @@ const char* overTimeName(OverTime over_time) {
 namespace {
 
 constexpr const char* kDropout = "shardwright.dropout.default";
-
-// Which atoms of all values count the same things: those that share a factor of some op.
-class AtomClasses {
- public:
-  explicit AtomClasses(const ShardedGraph& graph) : graph_(graph) {
-    for (std::size_t index = 0; index < graph.graph().nodes().size(); ++index) {
-      first_.emplace_back();
-      for (std::size_t output = 0; output < graph.graph().nodes()[index].outputs.size(); ++output) {
-        first_.back().push_back(static_cast<int>(parent_.size()));
-        const std::size_t count =
-            graph.atoms({NodeId(index), static_cast<int>(output)}).sizes.size();
-        for (std::size_t atom = 0; atom < count; ++atom) {
-          parent_.push_back(static_cast<int>(parent_.size()));
-        }
-      }
-    }
-    for (std::size_t index = 0; index < graph.graph().nodes().size(); ++index) {
-      if (!graph.isView(NodeId(index))) {
-        joinFactors(NodeId(index));
-      }
-    }
-  }
-
-  // The class of an atom of a value.
-  int of(ValueRef value, int atom) { return find(slot(value, atom)); }
-
- private:
-  int slot(ValueRef value, int atom) const {
-    const ValueRef root = graph_.root(value);
-    return first_[root.node.index()][static_cast<std::size_t>(root.output)] + atom;
-  }
-
-  int find(int item) {
-    while (parent_[static_cast<std::size_t>(item)] != item) {
-      int& up = parent_[static_cast<std::size_t>(item)];
-      up = parent_[static_cast<std::size_t>(up)];
-      item = up;
-    }
-    return item;
-  }
-
-  void joinFactors(NodeId node) {
-    const ShardingRule& rule = graph_.rule(node);
-    std::vector<int> seen(rule.factors.size(), -1);
-    const std::vector<ValueRef> operands = graph_.graph().node(node).operands();
-    for (std::size_t i = 0; i < operands.size(); ++i) {
-      joinTensor(operands[i], rule.operands[i], seen);
-    }
-    for (std::size_t o = 0; o < rule.outputs.size(); ++o) {
-      joinTensor({node, static_cast<int>(o)}, rule.outputs[o], seen);
-    }
-  }
-
-  void joinTensor(ValueRef value, const TensorMap& map, std::vector<int>& seen) {
-    const TensorAtoms& atoms = graph_.atoms(value);
-    for (std::size_t d = 0; d < atoms.dims.size(); ++d) {
-      for (std::size_t k = 0; k < atoms.dims[d].size(); ++k) {
-        int& known = seen[static_cast<std::size_t>(map.dims[d][k])];
-        const int here = find(slot(value, atoms.dims[d][k]));
-        if (known >= 0) {
-          parent_[static_cast<std::size_t>(here)] = find(known);
-        } else {
-          known = here;
-        }
-      }
-    }
-  }
-
-  const ShardedGraph& graph_;
-  std::vector<std::vector<int>> first_;  // [node][output]
-  std::vector<int> parent_;
-};
 
 class Cutter {
  public:
