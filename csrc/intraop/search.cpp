@@ -101,6 +101,12 @@ bool Search::reduce() {
 bool Search::enumerate(const ReducedProblem& reduced) {
   if (reduced.numVariables() > kMaxExhaustiveVariables) return false;
   const Phase phase(*this, "enumeration");
+  if (reduced.numVariables() == 0) {
+    // Its one choice has no labels, as no choice has.
+    consider(reduced, {});
+    raiseBound(reduced.offset());
+    return true;
+  }
   // Below the incumbent means cheaper by at least one unit.
   const ExhaustiveResult result = searchExhaustively(
       reduced, cutoff() - 0.5, options_.max_enumeration_nodes, [this] { return stopped(); });

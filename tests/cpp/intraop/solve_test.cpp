@@ -202,6 +202,22 @@ TEST(Solve, BoundNeverPassesACostThatDoubleCannotHold) {
   EXPECT_LT(answer.gap, 1e-12);
 }
 
+// Found by fuzzing: one cost past 2^51 makes units of two; presolve leaves nothing to enumerate,
+// which was taken for a proof that nothing is cheaper than the choice at 11.
+TEST(Solve, CoarseUnitsWithNothingLeftToEnumerate) {
+  ProblemBuilder builder("coarse");
+  const ChoiceNodeId a = builder.addNode({1, 2});
+  const ChoiceNodeId b = builder.addNode({3, 4});
+  builder.addEdge(a, b, builder.addTable(2, 2, {2'900'751'161'592'897, 4, 5, 6}));
+  builder.addEdge(b, a, builder.addTable(2, 2, {1, 1, 0, 9}));
+  const Answer answer = solve(std::move(builder).build());
+  EXPECT_GE(answer.cost, 9);  // (0, 1): 1 + 4 + 4 + 0
+  EXPECT_LE(answer.cost, 11);
+  ASSERT_TRUE(answer.lower_bound);
+  EXPECT_LE(*answer.lower_bound, 9);
+  EXPECT_GE(*answer.lower_bound, 5);
+}
+
 TEST(Solve, SameInputGivesTheSameChoice) {
   std::mt19937_64 random(7);
   testing::RandomProblemOptions shape;
