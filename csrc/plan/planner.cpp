@@ -220,8 +220,13 @@ class MeshSearch {
 
   void certifyChoice(const Model& model, const std::vector<std::int32_t>& choice,
                      std::optional<std::int64_t> bound, bool out_of_time) {
-    const PhaseTimer timer(result_.seconds, "certificate");
     stage_ = model.stagePlan(choice);
+    certifyStage(bound, out_of_time);
+  }
+
+  // `bound` must hold for the stage's plan: one under a limit says nothing of plans above it.
+  void certifyStage(std::optional<std::int64_t> bound, bool out_of_time) {
+    const PhaseTimer timer(result_.seconds, "certificate");
     CertifyOptions certify_options;
     certify_options.phase_weight = model_options_.phase_weight;
     certify_options.lower_bound = bound;
@@ -231,7 +236,8 @@ class MeshSearch {
 
   // The plan that needs least memory: fits, or is what the error reports. The smallest peak of the
   // model comes first; it knows neither prices nor the transient copies that a certificate counts,
-  // so cheap plans within a little more than that peak often need less in the end.
+  // so cheap plans within a little more than that peak often need less in the end. Those lie above
+  // the limit that `bound` was found under, until one turns out to fit.
   bool useSmallestPeak(std::optional<std::int64_t> bound) {
     const Model& model = memoryModel();
     const PeakAnswer smallest = [&] {
@@ -242,7 +248,8 @@ class MeshSearch {
     if (smallest.choice.empty()) {
       return false;
     }
-    certifyChoice(model, smallest.choice, bound, false);
+    certifyChoice(model, smallest.choice, bound_, false);
+    bool out_of_time = false;
     for (const double room : {0.0, 0.01, 0.05, 0.2}) {
       if (interrupted_ || !limit_ || certified_.peak.bytes <= *limit_) {
         break;
@@ -253,14 +260,20 @@ class MeshSearch {
       const Answer answer = solveUnder(static_cast<std::int64_t>(
           std::ceil(static_cast<double>(smallest.peak_bytes) * (1 + room))));
       if (!answer.choice.empty()) {
-        certifyChoice(model, answer.choice, bound, answer.status == SolveStatus::kTimeLimit);
+        certifyChoice(model, answer.choice, bound_, false);
       }
       if (certified_.peak.bytes > best.peak.bytes) {
         stage_ = best_stage;
         certified_ = best;
+      } else {
+        out_of_time = answer.status == SolveStatus::kTimeLimit;
       }
     }
-    return !limit_ || certified_.peak.bytes <= *limit_;
+    if (limit_ && certified_.peak.bytes > *limit_) {
+      return false;
+    }
+    certifyStage(bound, out_of_time);
+    return true;
   }
 
   const ShardedGraph& graph_;
