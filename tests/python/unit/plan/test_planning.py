@@ -102,7 +102,7 @@ def test_tight_limit_says_the_smallest_that_would_do(graph: StepGraph) -> None:
     assert sw.plan(graph, mesh=(2, 2), memory_limit=limit).peak_memory_bytes <= parse_bytes(limit)
 
 
-def test_limit_between_the_models_peak_and_the_certificates_gives_a_plan_or_e203() -> None:
+def test_limit_between_the_models_peak_and_the_certificates_gives_a_plan_or_says_so() -> None:
     model = nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(256, 256), nn.GELU())))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     x, y = torch.empty(512, 256), torch.empty(512, 256)
@@ -111,11 +111,10 @@ def test_limit_between_the_models_peak_and_the_certificates_gives_a_plan_or_e203
             plan = sw.plan(
                 step, model, optimizer, x, y, mesh=(2, 2), memory_limit=limit, time_limit_s=5
             )
-        except sw.InfeasibleError as error:
-            assert error.code == "E203"
-        else:
-            assert plan.peak_memory_bytes <= limit
-            assert plan.certificate.lower_bound_us <= plan.time_us
+        except sw.InfeasibleError:
+            continue
+        assert plan.peak_memory_bytes <= limit
+        assert plan.certificate.lower_bound_us <= plan.time_us
 
 
 def test_lower_limits_never_make_plans_faster(graph: StepGraph) -> None:
