@@ -95,7 +95,7 @@ void expectEqualToEveryChoice(uint64_t first, uint64_t count) {
       ++num_proven;
     }
   }
-  EXPECT_GE(num_proven, count / 6);
+  EXPECT_GE(num_proven, count / 10);
   EXPECT_GE(num_infeasible, count / 30);
   EXPECT_GE(num_started, count / 30);
 }

@@ -39,6 +39,7 @@ class FamilyMaker {
     forbidden_share_ = dice_.among({0.0, 0.05, 0.2, 0.5});
     cost_unit_ = dice_.among<int64_t>({0, 1, 1, 7, 1000, int64_t{1} << 40, int64_t{1} << 48});
     negative_share_ = dice_.among({0.0, 0.2});
+    outlier_share_ = dice_.among({0.0, 0.0, 0.0, 0.05});
     bytes_unit_ = dice_.among<int64_t>({0, 1, 1, 1, int64_t{1} << 45});
     num_points_ = dice_.among<int64_t>({1, 3, 12, 40});
     const int64_t equal_size = dice_.between(1, most_strategies_);
@@ -61,6 +62,7 @@ class FamilyMaker {
  private:
   int64_t drawCost() {
     if (dice_.chance(forbidden_share_ / 2)) return kForbidden;
+    if (dice_.chance(outlier_share_)) return (int64_t{1} << 52) + dice_.between(0, 100);
     int64_t cost = dice_.between(0, 30) * cost_unit_;
     if (cost_unit_ > 1) cost += dice_.between(0, 3);
     return dice_.chance(negative_share_) ? -cost : cost;
@@ -242,6 +244,7 @@ class FamilyMaker {
   double forbidden_share_ = 0.0;
   int64_t cost_unit_ = 0;
   double negative_share_ = 0.0;
+  double outlier_share_ = 0.0;
   int64_t bytes_unit_ = 0;
   int64_t num_points_ = 0;
   bool layered_ = false;
