@@ -97,8 +97,9 @@ def test_medium_problems_equal_highs():
 
 
 @pytest.mark.slow
-def test_three_hundred_medium_problems_equal_highs():
-    num_compared, num_proven = check_against_highs(range(100, 400))
-    assert num_compared >= 295
+@pytest.mark.parametrize("first", range(100, 400, 50))
+def test_three_hundred_medium_problems_equal_highs(first):
+    num_compared, num_proven = check_against_highs(range(first, first + 50))
+    assert num_compared >= 49
     # The clock decides what a busy machine still proves.
-    assert num_proven >= num_compared - 5
+    assert num_proven >= num_compared - 1
