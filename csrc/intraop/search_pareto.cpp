@@ -21,9 +21,10 @@ constexpr double kMaxTableWork = 3e6;
 constexpr double kMaxBandWork = 1e8;
 constexpr double kMaxBandBytes = 2e8;
 constexpr size_t kMaxReachedEntries = 400'000;
-constexpr size_t kMaxExactPoints = 6'000'000;
+constexpr size_t kMaxExactPoints = 2'000'000;
+constexpr size_t kMaxSums = 40'000'000;
 constexpr size_t kQuickFront = 48;  // points per entry when only a good choice is wanted
-constexpr int kMaxHalvings = 8;
+constexpr int kMaxHalvings = 3;
 // Bands above the bound of messages, relative to it.
 constexpr double kNarrowestBand = 3e-5;
 constexpr double kWidestBand = 0.01;
@@ -43,6 +44,12 @@ std::vector<int32_t> pricedRows(const ReducedProblem& problem,
     return price(a) > price(b);
   });
   return rows;
+}
+
+double numValues(const ReducedProblem& problem) {
+  double count = 0.0;
+  for (const ReducedVariable& variable : problem.variables()) count += variable.numValues();
+  return count;
 }
 
 // Multipliers around the best ones: bounds for partial choices that hold more or less than most.
@@ -219,6 +226,7 @@ int32_t Search::searchTracked(Band& band, const std::vector<int32_t>& rows, doub
   ParetoOptions options;
   options.stop = stop;
   options.max_points = kMaxExactPoints;
+  options.max_sums = kMaxSums;
   options.max_entries = kMaxReachedEntries;
   int32_t overloaded = -1;
   const auto run = [&](double ceiling, size_t max_front) {
@@ -261,6 +269,17 @@ int32_t Search::searchTracked(Band& band, const std::vector<int32_t>& rows, doub
 
 bool Search::searchByPareto(const ReducedProblem& reduced, const Elimination& elimination,
                             const std::vector<double>& multipliers) {
+  if (reduction_.infeasible()) return false;
+  if (numValues(reduced) != numValuesLeft()) {
+    // Fixing has renumbered the values since.
+    const ReducedProblem present(reduction_, layout_);
+    const Elimination fewer(present,
+                            {options_.max_elimination_work, options_.max_elimination_bytes});
+    if (!fewer.fits()) return false;
+    Band band{reduction_, present, fewer,
+              multipliersOf(present, multipliersByRow(reduced, multipliers)), kInfinity};
+    return searchBand(band);
+  }
   Band band{reduction_, reduced, elimination, multipliers, kInfinity};
   return searchBand(band);
 }
