@@ -173,11 +173,9 @@ void Model::Impl::collectStrategies() {
   for (std::size_t index = 0; index < sets.size(); ++index) {
     const NodeId node(index);
     if (!graph->isView(node)) {
-      sets[index] = pool.strategies(node);
-      if (!options.forced.empty()) {
-        sets[index] = applyForced(node, sets[index], used);
-      }
-      if (options.ignore_memory && isOnlyRead(node)) {
+      const std::shared_ptr<const StrategySet> every = pool.strategies(node);
+      sets[index] = options.forced.empty() ? every : applyForced(node, every, used);
+      if (options.ignore_memory && sets[index] == every && isOnlyRead(node)) {
         const std::vector<Strategy>& all = sets[index]->strategies;
         const auto whole = std::ranges::find_if(all, [&](const Strategy& strategy) {
           return strategy.outputs.front() == replicatedSpec(mesh->numAxes());
@@ -394,6 +392,7 @@ ShardingSpec Model::Impl::specOf(const std::vector<std::int32_t>& choice, ValueR
 
 // Stores each input that was held whole in the smallest parts from which its uses cost nothing.
 void Model::Impl::storeInParts(const std::vector<std::int32_t>& choice, StagePlan& stage) {
+  const double weight = *std::ranges::max_element(options.phase_weight);
   for (const NodeId input : held_whole) {
     const ValueRef value{input, 0};
     const PriceBookId book = bookOf(value);
@@ -414,8 +413,9 @@ void Model::Impl::storeInParts(const std::vector<std::int32_t>& choice, StagePla
     for (std::size_t index = 0; index < all->strategies.size(); ++index) {
       const ShardingSpec& spec = all->strategies[index].outputs.front();
       const std::int64_t bytes = all->output_bytes.front()[index];
-      const bool is_free = std::ranges::all_of(
-          wanted, [&](SpecId use) { return tables.price(book, tables.intern(spec), use, 1) == 0; });
+      const bool is_free = std::ranges::all_of(wanted, [&](SpecId use) {
+        return tables.price(book, tables.intern(spec), use, weight) == 0;
+      });
       if (is_free && (best == nullptr || bytes < least_bytes)) {
         best = &spec;
         least_bytes = bytes;

@@ -188,6 +188,17 @@ def test_data_parallelism_can_be_forced(graph: StepGraph) -> None:
     assert plan.inputs["0.weight.exp_avg"].text == "R R"
 
 
+def test_an_input_forced_whole_stays_whole_where_parts_would_do(graph: StepGraph) -> None:
+    uses = {node.name for node in graph.graph_module.graph.nodes if "mm" in node.name}
+    first = min(uses, key=len)
+    forced = {"x": "R R", first: "S0 R"}
+    plan = sw.plan(graph, mesh=(2,), forced=forced, shard_all_products=True)
+    assert plan.inputs["x"].text == "R R"
+    free = sw.plan(graph, mesh=(2,), forced={first: "S0 R"}, shard_all_products=True)
+    assert free.inputs["x"].text == "S0 R"
+    assert free.time_us == plan.time_us
+
+
 def test_zero3_can_be_forced(graph: StepGraph) -> None:
     plan = sw.plan(graph, mesh=(4,), forced=zero3(graph, (4,)))
     assert plan.inputs["x"].text == "S0 R"
