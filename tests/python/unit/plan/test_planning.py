@@ -188,15 +188,16 @@ def test_data_parallelism_can_be_forced(graph: StepGraph) -> None:
     assert plan.inputs["0.weight.exp_avg"].text == "R R"
 
 
-def test_an_input_forced_whole_stays_whole_where_parts_would_do(graph: StepGraph) -> None:
-    uses = {node.name for node in graph.graph_module.graph.nodes if "mm" in node.name}
-    first = min(uses, key=len)
-    forced = {"x": "R R", first: "S0 R"}
-    plan = sw.plan(graph, mesh=(2,), forced=forced, shard_all_products=True)
-    assert plan.inputs["x"].text == "R R"
-    free = sw.plan(graph, mesh=(2,), forced={first: "S0 R"}, shard_all_products=True)
+def test_an_input_forced_whole_stays_whole_where_parts_would_do() -> None:
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    args = (model, optimizer, torch.empty(4096, 16), torch.empty(4096, 8))
+    split = {"mm_default": "S0 R", "relu_default": "S0 R", "y": "S0 R"}
+    free = sw.plan(step, *args, mesh=(2,), forced=split, shard_all_products=True)
     assert free.inputs["x"].text == "S0 R"
-    assert free.time_us == plan.time_us
+    whole = sw.plan(step, *args, mesh=(2,), forced={**split, "x": "R R"}, shard_all_products=True)
+    assert whole.inputs["x"].text == "R R"
+    assert whole.time_us == free.time_us
 
 
 def test_zero3_can_be_forced(graph: StepGraph) -> None:
