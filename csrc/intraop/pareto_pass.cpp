@@ -228,7 +228,7 @@ std::vector<typename ParetoElimination::Pass<kRows>::Front> ParetoElimination::P
     const size_t num_sums = fronts.back().size() * front_of(k).size();
     num_sums_ += num_sums;
     if (num_sums_ > options_.max_sums) return {{}};
-    meter_.addLookups(static_cast<double>(num_sums));
+    meter_.addLookups(static_cast<double>(num_sums * gaps_.size()));
     Front next = pareto::sums(fronts.back(), front_of(k), levels);
     truncate(next, levels);
     fronts.push_back(std::move(next));

@@ -21,8 +21,9 @@ constexpr double kMaxTableWork = 3e6;
 constexpr double kMaxBandWork = 1e8;
 constexpr double kMaxBandBytes = 2e8;
 constexpr size_t kMaxReachedEntries = 400'000;
-constexpr size_t kMaxExactPoints = 2'000'000;
-constexpr size_t kMaxSums = 40'000'000;
+constexpr size_t kMaxExactPoints = 1'000'000;
+constexpr size_t kMaxSums = 5'000'000;
+constexpr size_t kMaxQuickPoints = 50'000;
 constexpr size_t kQuickFront = 48;  // points per entry when only a good choice is wanted
 constexpr int kMaxHalvings = 3;
 // Bands above the bound of messages, relative to it.
@@ -252,7 +253,7 @@ int32_t Search::searchTracked(Band& band, const std::vector<int32_t>& rows, doub
   while (!stopped() && !closed()) {
     const double ceiling = std::min({std::floor(bound + width), limit, improvingCutoff()});
     const ParetoResult result = run(ceiling, kQuickFront);
-    if (!result.finished || closed()) break;
+    if (!result.finished || closed() || result.num_points > kMaxQuickPoints) break;
     if (!result.truncated && !result.labels.empty()) return overloaded;
     if (!result.labels.empty() || ceiling >= std::min(limit, improvingCutoff())) break;
     width *= 3.0;
