@@ -53,7 +53,8 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
   // CBC drops choices that are better by less than its cutoff increment of 1e-5 scaled units.
   const double dropped = 1.5e-5 / scale;
   CbcProgram program(problem, options.lower_bound, scale);
-  std::set<int32_t> rows;
+  std::set<int32_t> rows(options.rows.begin(), options.rows.end());
+  for (int32_t row : rows) program.addMemoryRow(row);
   double best_cost = incumbent_cost;
   for (int round = 0; round < 200; ++round) {
     const double left = options.time_limit_s - secondsSince(start);

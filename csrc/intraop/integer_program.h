@@ -16,6 +16,8 @@ struct IntegerProgramOptions {
   double time_limit_s = 10.0;  // wall clock; the worker is killed soon after
   // Best known choice; becomes a start, and tells when CBC lies. Empty when none is known.
   std::vector<int32_t> incumbent;
+  // Memory rows to begin with; the others join when violated.
+  std::vector<int32_t> rows;
   // Proven lower bound of the residual problem, used to scale the objective.
   double lower_bound = 0.0;
   std::function<bool()> stop;  // asked about twenty times per second; true kills the worker

@@ -191,6 +191,7 @@ class MessageDual {
     if (!price()) return;
     for (int i = 0; i < kFinalSweeps && !(options_.stop && options_.stop()); ++i) sweep();
     result_.marginals = passing_.marginals();
+    if (result_.stalled) result_.joins = passing_.worthJoining();
     if (result_.marginals.optimum > result_.bound) {
       result_.bound = result_.marginals.optimum;
       if (options_.on_bound) options_.on_bound(result_.bound);

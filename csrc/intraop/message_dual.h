@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "intraop/message_memory.h"
@@ -32,7 +33,8 @@ struct MessageDualResult {
   std::vector<double> multipliers;  // per row, of the best bound
   MarginalResult marginals;         // those of the last sweep, or empty
   int num_sweeps = 0;
-  bool stalled = false;  // ended because the bound no longer rises
+  bool stalled = false;                            // ended because the bound no longer rises
+  std::vector<std::pair<int32_t, int32_t>> joins;  // worth doing before going on; only when stalled
 };
 
 // start: multipliers to begin with (empty = none).

@@ -14,9 +14,12 @@ uint64_t keyOf(int32_t from, int32_t to) {
 void MessageMemory::store(const ReducedProblem& problem, const MessagePassing& passing) {
   messages_.clear();
   is_known_.clear();
-  // A variable's own node is its first member; its strategies tell the values apart.
+  // The node, or joint variable, that a variable began as tells its values apart.
   const auto own = [&](int32_t v) -> const Member& {
-    return problem.variables()[static_cast<size_t>(v)].members.front();
+    const ReducedVariable& variable = problem.variables()[static_cast<size_t>(v)];
+    const bool is_joint =
+        !variable.joints.empty() && variable.joints.front().node == variable.reduction_variable;
+    return is_joint ? variable.joints.front() : variable.members.front();
   };
   const auto put = [&](int32_t from, int32_t to, std::span<const double> message) {
     const std::vector<int32_t>& strategies = pool_->list(own(to).strategies);
@@ -43,9 +46,11 @@ void MessageMemory::recall(const ReducedProblem& problem, MessagePassing& passin
   if (messages_.empty()) return;
   std::vector<std::vector<const Member*>> known(problem.variables().size());
   for (size_t v = 0; v < known.size(); ++v) {
-    for (const Member& member : problem.variables()[v].members) {
-      const auto node = static_cast<size_t>(member.node);
-      if (node < is_known_.size() && is_known_[node]) known[v].push_back(&member);
+    for (const auto* members : {&problem.variables()[v].members, &problem.variables()[v].joints}) {
+      for (const Member& member : *members) {
+        const auto node = static_cast<size_t>(member.node);
+        if (node < is_known_.size() && is_known_[node]) known[v].push_back(&member);
+      }
     }
   }
   std::vector<double> message;

@@ -70,7 +70,7 @@ bool NeighbourhoodSearch::step(const std::function<bool()>& stop) {
   const std::vector<int32_t> block = pickBlock();
   if (block.empty()) return false;
   const ReducedProblem part(problem_, labels_, block);
-  meter_.addLookups(static_cast<double>(problem_.numVariables()));
+  meter_.addLookups(static_cast<double>(problem_.numVariables() + problem_.numRows()));
   meter_.addSteps(30.0 + 2.0 * static_cast<double>(block.size()));
   meter_.addMessages(part.numEntries());
   const Elimination elimination(part, {kMaxBlockWork, 1e9});
@@ -118,7 +118,12 @@ bool NeighbourhoodSearch::step(const std::function<bool()>& stop) {
       offer(search);
     }
   };
-  maximiseLagrangian(part, elimination, options, meter_);
+  const LagrangianResult result = maximiseLagrangian(part, elimination, options, meter_);
+  // Entries of short rows take up to ten times as long as those of long ones.
+  double num_values = 0.0;
+  for (const ReducedVariable& variable : part.variables()) num_values += variable.numValues();
+  const double overhead = std::min(9.0, 80.0 * static_cast<double>(block.size()) / num_values);
+  meter_.addRows(overhead * result.num_evaluations * elimination.work());
   if (!(best_cost < cost_before)) return false;
   for (size_t i = 0; i < block.size(); ++i) labels_[static_cast<size_t>(block[i])] = best[i];
   cost_ = problem_.costOf(labels_);

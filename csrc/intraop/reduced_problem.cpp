@@ -44,6 +44,7 @@ ReducedProblem::ReducedProblem(Reduction& reduction, const MemoryLayout& layout)
     variable.costs = reduction.variable(v).costs;
     variable.reduction_variable = v;
     variable.members = reduction.variable(v).members;
+    variable.joints = reduction.variable(v).joints;
     for (const MemorySegment& segment : memory.segments[static_cast<size_t>(v)]) {
       MemorySegment kept{row_from(segment.row_begin), row_from(segment.row_end),
                          segment.excess_bytes};

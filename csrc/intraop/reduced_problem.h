@@ -17,6 +17,7 @@ struct ReducedVariable {
   std::vector<MemorySegment> memory;  // rows are indices into ReducedProblem::slack_bytes
   int32_t reduction_variable = 0;
   std::vector<Member> members;            // original nodes it decides
+  std::vector<Member> joints;             // as in Variable
   std::vector<int32_t> edges_to_later;    // ids of edges where this variable is u
   std::vector<int32_t> edges_to_earlier;  // ids of edges where this variable is v
 

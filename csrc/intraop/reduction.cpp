@@ -119,8 +119,8 @@ void Reduction::keepValues(int32_t v, const std::vector<int32_t>& values) {
   for (int32_t a : values) costs.push_back(variable.costs[static_cast<size_t>(a)]);
   variable.costs = std::move(costs);
   const ListRef keep = pool_.internList(values);
-  for (Member& member : variable.members) {
-    member.strategies = pool_.compose(member.strategies, keep);
+  for (std::vector<Member>* members : {&variable.members, &variable.joints}) {
+    for (Member& member : *members) member.strategies = pool_.compose(member.strategies, keep);
   }
   for (int32_t e : variable.edges) {
     ReductionEdge& edge = edges_[static_cast<size_t>(e)];
@@ -146,6 +146,7 @@ void Reduction::fixSingleton(int32_t v) {
   }
   variable.alive = false;
   variable.members.clear();
+  variable.joints.clear();
 }
 
 void Reduction::contract(int32_t u, int32_t v, ListRef function) {
@@ -163,7 +164,12 @@ void Reduction::contract(int32_t u, int32_t v, ListRef function) {
   for (const Member& member : merged.members) {
     kept.members.push_back({member.node, pool_.compose(member.strategies, function)});
   }
+  for (const Member& joint_variable : merged.joints) {
+    kept.joints.push_back(
+        {joint_variable.node, pool_.compose(joint_variable.strategies, function)});
+  }
   merged.members.clear();
+  merged.joints.clear();
   removeEdge(joint);
   for (int32_t e : std::vector<int32_t>(merged.edges)) {
     const int32_t w = edges_[static_cast<size_t>(e)].other(v);
@@ -172,6 +178,53 @@ void Reduction::contract(int32_t u, int32_t v, ListRef function) {
     addEdge(u, w, moved);
   }
   merged.alive = false;
+}
+
+int32_t Reduction::join(int32_t u, int32_t v) {
+  ++num_changes_;
+  const int32_t between = edge_of_pair_.at(pairKey(u, v));
+  const TableRef table = tableFrom(between, u);
+  const auto id = static_cast<int32_t>(variables_.size());
+  Variable joint;
+  std::vector<int32_t> value_u;
+  std::vector<int32_t> value_v;
+  for (int32_t a = 0; a < variable(u).numValues(); ++a) {
+    for (int32_t b = 0; b < variable(v).numValues(); ++b) {
+      const double cost = variable(u).costs[static_cast<size_t>(a)] +
+                          variable(v).costs[static_cast<size_t>(b)] + pool_.table(table).at(a, b);
+      if (cost == kInfinity) continue;
+      value_u.push_back(a);
+      value_v.push_back(b);
+      joint.costs.push_back(cost);
+    }
+  }
+  removeEdge(between);
+  std::vector<int32_t> identity(joint.costs.size());
+  std::iota(identity.begin(), identity.end(), 0);
+  joint.joints.push_back({id, pool_.internList(std::move(identity))});
+  variables_.push_back(std::move(joint));
+  if (variables_.back().costs.empty()) markInfeasible(InfeasibilityProof::kPropagation);
+  for (const auto& [end, values] : {std::pair{u, pool_.internList(std::move(value_u))},
+                                    std::pair{v, pool_.internList(std::move(value_v))}}) {
+    Variable& part = variables_[static_cast<size_t>(end)];
+    Variable& whole = variables_.back();
+    for (const Member& member : part.members) {
+      whole.members.push_back({member.node, pool_.compose(member.strategies, values)});
+    }
+    for (const Member& member : part.joints) {
+      whole.joints.push_back({member.node, pool_.compose(member.strategies, values)});
+    }
+    for (int32_t e : std::vector<int32_t>(part.edges)) {
+      const int32_t w = edges_[static_cast<size_t>(e)].other(end);
+      const TableRef moved = pool_.gather(tableFrom(e, end), values, kNoList);
+      removeEdge(e);
+      addEdge(id, w, moved);
+    }
+    part.alive = false;
+    part.members.clear();
+    part.joints.clear();
+  }
+  return id;
 }
 
 void Reduction::absorbSeparable(int32_t e) {

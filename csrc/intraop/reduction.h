@@ -22,6 +22,9 @@ struct Variable {
   bool alive = true;
   std::vector<double> costs;
   std::vector<Member> members;
+  // Joint variables (see Reduction::join) that are or were merged into this one; node is the joint
+  // variable's index and a strategy one of its first values.
+  std::vector<Member> joints;
   std::vector<int32_t> edges;  // ids of alive edges
 
   int32_t numValues() const { return static_cast<int32_t>(costs.size()); }
@@ -65,6 +68,9 @@ class Reduction {
   void fixSingleton(int32_t v);
   // Merges v into u: u's value a implies v's value function[a]. Their edge must exist.
   void contract(int32_t u, int32_t v, ListRef function);
+  // Replaces two neighbours by one new variable with a value for every allowed pair of theirs; any
+  // third variable next to both then sees them together. Returns the new variable.
+  int32_t join(int32_t u, int32_t v);
   // Removes an edge whose costs are row_part[a] + col_part[b].
   void absorbSeparable(int32_t e);
   void markInfeasible(InfeasibilityProof proof);

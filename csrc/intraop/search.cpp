@@ -12,8 +12,8 @@ namespace {
 constexpr int32_t kMaxExhaustiveVariables = 400;
 // Eliminations below this are repeated freely; above it, message passing goes first.
 constexpr double kLightWork = 5e7;
-// CBC is not started on programs it could not even set up in the time left.
-constexpr double kProgramEntriesPerSecond = 15'000.0;
+// CBC is not started on programs it is not likely to finish in the time left.
+constexpr double kProgramEntriesPerSecond = 2'000.0;
 
 size_t numValues(const ReducedProblem& reduced) {
   size_t count = 0;
@@ -25,7 +25,7 @@ size_t numValues(const ReducedProblem& reduced) {
 
 Claim Search::run() {
   constexpr int kMaxRounds = 40;
-  for (int round = 0; round < kMaxRounds; ++round) {
+  for (; round_ < kMaxRounds; ++round_) {
     if (reduce()) return claim();
     const ReducedProblem reduced(reduction_, layout_);
     const size_t values_before = numValues(reduced);
@@ -35,10 +35,7 @@ Claim Search::run() {
     const Elimination elimination(reduced, limits);
     if (!elimination.fits() || elimination.work() > kLightWork) {
       if (boundByMessages(reduced, messageSeconds(elimination))) return claim();
-      const bool tried_enough =
-          elimination.fits() &&
-          meter_.seconds() > 1.5 * elimination.work() / WorkMeter::kRowEntriesPerSecond;
-      if (!tried_enough && numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
+      if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
       if (elimination.fits() && !guessed_multipliers_.empty() &&
           searchByPareto(reduced, elimination, multipliersOf(reduced, guessed_multipliers_))) {
         return claim();
@@ -55,6 +52,7 @@ Claim Search::run() {
     // Another round pays when fixing has removed a good part of the values.
     if (numValuesLeft() < 0.9 * static_cast<double>(values_before)) continue;
     if (gapAtMost(options_.good_gap)) return claim();
+    if (!elimination.fits() && guessed_multipliers_.empty() && joinVariables(reduced)) continue;
     // A better incumbent lets the next round fix more, which is what makes a heavy elimination
     // light.
     if (elimination.fits() && elimination.work() > kLightWork && cutoff() < cutoff_before &&
@@ -136,7 +134,11 @@ bool Search::finishWithIntegerProgram(const ReducedProblem& reduced) {
     IntegerProgramOptions program_options;
     program_options.time_limit_s = secondsLeft();
     program_options.stop = [this] { return interrupted(); };
-    if (const auto labels = incumbentLabels(reduced)) program_options.incumbent = *labels;
+    const std::vector<double> multipliers = multipliersOf(reduced, multipliers_);
+    for (int32_t row = 0; row < reduced.numRows(); ++row) {
+      if (multipliers[static_cast<size_t>(row)] > 0.0) program_options.rows.push_back(row);
+    }
+    if (const auto& labels = incumbentLabels(reduced)) program_options.incumbent = *labels;
     program_options.lower_bound =
         lower_bound_ ? static_cast<double>(*lower_bound_ >> reduction_.costShift()) : 0.0;
     const IntegerProgramResult result = solveIntegerProgram(reduced, program_options);

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "intraop/certificate.h"
@@ -72,10 +73,11 @@ class Search {
   // Concludes from a dual bound above every choice of interest: there is no choice at all, or none
   // better than the incumbent.
   void closeByDualBound();
-  // The incumbent in the reduced problem's values, when it is still representable there.
-  std::optional<std::vector<int32_t>> incumbentLabels(const ReducedProblem& reduced) const {
-    return labelsOf(incumbent_, reduced, reduction_);
-  }
+  // The incumbent in this round's reduced problem, or a choice near it where presolve has removed
+  // some of its values; valid, but maybe dearer.
+  const std::optional<std::vector<int32_t>>& incumbentLabels(const ReducedProblem& reduced);
+  // The values that agree with the incumbent on most nodes; need not be a valid choice.
+  std::vector<int32_t> nearestLabels(const ReducedProblem& reduced) const;
   // A choice in the values of a problem made from the reduction, if it is representable there.
   static std::optional<std::vector<int32_t>> labelsOf(const std::vector<int32_t>& choice,
                                                       const ReducedProblem& reduced,
@@ -101,6 +103,9 @@ class Search {
   bool boundByMessages(const ReducedProblem& reduced, double time_limit_s);
   bool probeNearBound(const ReducedProblem& reduced, const MarginalResult& marginals);
   double messageSeconds(const Elimination& elimination) const;
+  // Makes one variable of each pair that the last messages could not bound well apart. Returns
+  // whether there were any.
+  bool joinVariables(const ReducedProblem& reduced);
   // More than any choice can cost, in the reduction's units.
   double costCeiling(const ReducedProblem& reduced) const;
   // Removes values that no choice as cheap as the incumbent takes; marginals[v][a] bounds the cost
@@ -158,12 +163,18 @@ class Search {
   bool has_fixed_ = false;  // values were removed because of the incumbent's cost
   WorkMeter meter_;
   double primal_seconds_ = 0.0;        // nominal, part of meter_
+  double primal_share_ = 0.5;          // of the meter that choices read off may take
   MultiplierMap multipliers_;          // of the last bound; carried from round to round
   MultiplierMap guessed_multipliers_;  // the best ones for choices near the bound; maybe empty
   MessageMemory message_memory_;       // the same for messages
   double message_bound_ = -kInfinity;  // best so far
   double next_probe_seconds_ = 0.15;   // nominal: when probeNearBound looks again
   double near_width_ = kInfinity;      // width of the last band that was narrow enough
+  std::vector<std::pair<int32_t, int32_t>> joins_;  // proposed by the last messages
+  int round_ = 0;
+  std::optional<std::vector<int32_t>> incumbent_labels_;  // see incumbentLabels
+  int labels_round_ = -1;
+  int64_t labels_cost_ = 0;
   std::vector<PhaseTime> phases_;
   std::string phase_name_;
   std::chrono::steady_clock::time_point phase_start_;

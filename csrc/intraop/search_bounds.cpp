@@ -1,6 +1,7 @@
 // Phases of a search that raise the bound, and the values they allow to remove.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "intraop/lagrangian.h"
 #include "intraop/message_dual.h"
@@ -14,6 +15,9 @@ constexpr double kMaxMarginalWork = 6e8;
 
 // Share of the values that must go before a smaller problem is worth building.
 constexpr double kWorthFixing = 0.25;
+
+// Sweeps over more than this are too slow to join further variables.
+constexpr double kMaxJoinedEntries = 2e7;
 
 UnaryCosts costsOf(const ReducedProblem& reduced) {
   UnaryCosts costs;
@@ -128,6 +132,7 @@ bool Search::boundByMessages(const ReducedProblem& reduced, double time_limit_s)
     }
     message_bound_ = std::max(message_bound_, result.bound);
     multipliers_ = multipliersByRow(reduced, result.multipliers);
+    joins_ = std::move(result.joins);
   }
   if (result.bound > ceiling) {
     closeByDualBound();
@@ -155,6 +160,19 @@ bool Search::probeNearBound(const ReducedProblem& reduced, const MarginalResult&
   const double spent = meter_.seconds() - start;
   next_probe_seconds_ = meter_.seconds() + (found ? 2.0 * spent : meter_.seconds() + 10.0 * spent);
   return found || closed();
+}
+
+bool Search::joinVariables(const ReducedProblem& reduced) {
+  if (joins_.empty() || reduction_.infeasible() || reduced.numEntries() > kMaxJoinedEntries ||
+      nominalLeft() < 0.25 * options_.time_limit_s) {
+    return false;
+  }
+  for (const auto& [u, v] : joins_) {
+    reduction_.join(reduced.variables()[static_cast<size_t>(u)].reduction_variable,
+                    reduced.variables()[static_cast<size_t>(v)].reduction_variable);
+  }
+  joins_.clear();
+  return true;
 }
 
 double Search::costCeiling(const ReducedProblem& reduced) const {

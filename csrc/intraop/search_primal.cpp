@@ -6,10 +6,16 @@
 #include "intraop/search.h"
 
 namespace shardwright {
+namespace {
+
+constexpr double kMaxPrimalShare = 0.5;
+constexpr double kMinPrimalShare = 0.15;
+
+}  // namespace
 
 void Search::searchFrom(const ReducedProblem& reduced, const std::vector<int32_t>& labels) {
-  // Never more than about half of the time, but always once.
-  if (!incumbent_.empty() && primal_seconds_ > 0.5 * meter_.seconds() + 0.01) {
+  // Half of the time while that helps, less and less when it does not, but always once.
+  if (!incumbent_.empty() && primal_seconds_ > primal_share_ * meter_.seconds() + 0.01) {
     const std::vector<int64_t> overload = reduced.overloadOf(labels);
     if (std::all_of(overload.begin(), overload.end(), [](int64_t bytes) { return bytes <= 0; })) {
       consider(reduced, labels);
@@ -17,8 +23,9 @@ void Search::searchFrom(const ReducedProblem& reduced, const std::vector<int32_t
     return;
   }
   const double start = meter_.seconds();
+  const double cost_before = cutoff();
   const auto stop = [this] { return stopped(); };
-  const auto incumbent = incumbentLabels(reduced);
+  const std::optional<std::vector<int32_t>> incumbent = incumbentLabels(reduced);
   LocalSearch search(reduced, labels, meter_, stop);
   if (!search.fits() && incumbent) {
     // From the cheap side towards the incumbent, and from the incumbent towards the cheap side.
@@ -38,6 +45,8 @@ void Search::searchFrom(const ReducedProblem& reduced, const std::vector<int32_t
     consider(reduced, search.labels());
   }
   primal_seconds_ += meter_.seconds() - start;
+  primal_share_ =
+      cutoff() < cost_before ? kMaxPrimalShare : std::max(kMinPrimalShare, 0.95 * primal_share_);
 }
 
 double Search::neighbourhoodSeconds() const {
@@ -49,7 +58,7 @@ void Search::improveByNeighbourhoods(const ReducedProblem& reduced, double time_
   if (incumbent_.empty() || reduced.numVariables() < 2 || closed()) return;
   searchTied(reduced);
   searchRepeats(reduced);
-  const auto incumbent = incumbentLabels(reduced);
+  const std::optional<std::vector<int32_t>> incumbent = incumbentLabels(reduced);
   if (!incumbent || closed()) return;
   const Phase phase(*this, "neighbourhoods");
   const double start = meter_.seconds();

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "intraop/local_search.h"
 #include "intraop/search.h"
 
 namespace shardwright {
@@ -153,6 +154,39 @@ std::optional<std::vector<int32_t>> Search::labelsOf(const std::vector<int32_t>&
   }
   if (reduced.costOf(labels) == kInfinity) return std::nullopt;
   return labels;
+}
+
+std::vector<int32_t> Search::nearestLabels(const ReducedProblem& reduced) const {
+  std::vector<int32_t> labels;
+  for (const ReducedVariable& variable : reduced.variables()) {
+    std::vector<int32_t> num_equal(variable.costs.size(), 0);
+    for (const Member& member : variable.members) {
+      const std::vector<int32_t>& strategies = reduction_.pool().list(member.strategies);
+      const int32_t chosen = incumbent_[static_cast<size_t>(member.node)];
+      for (size_t a = 0; a < num_equal.size(); ++a) num_equal[a] += strategies[a] == chosen ? 1 : 0;
+    }
+    labels.push_back(static_cast<int32_t>(std::max_element(num_equal.begin(), num_equal.end()) -
+                                          num_equal.begin()));
+  }
+  return labels;
+}
+
+const std::optional<std::vector<int32_t>>& Search::incumbentLabels(const ReducedProblem& reduced) {
+  if (labels_round_ == round_ && labels_cost_ == incumbent_cost_) return incumbent_labels_;
+  labels_round_ = round_;
+  labels_cost_ = incumbent_cost_;
+  incumbent_labels_.reset();
+  if (incumbent_.empty()) return incumbent_labels_;
+  // Presolve may have dropped values of the incumbent for others that are as good, so what is
+  // nearest is repaired where need be.
+  LocalSearch search(reduced, nearestLabels(reduced), meter_, [this] { return stopped(); });
+  if (!search.fits() || search.cost() > cutoff()) {
+    search.improve(true);
+    if (!search.repair(reduced.numVariables())) return incumbent_labels_;
+    search.improve(true);
+  }
+  if (search.cost() < kInfinity) incumbent_labels_ = search.labels();
+  return incumbent_labels_;
 }
 
 double Search::numValuesLeft() const {

@@ -27,8 +27,9 @@ std::optional<WeightedCosts> weightCosts(const ReducedProblem& problem,
     constant_magnitude += std::abs(product);
   }
   const double quantum = problem.quantum();
-  // 1e-12 covers the rounding of fewer than a thousand rows' products and sums.
-  weighted.constant = std::ceil((constant + 1e-12 * constant_magnitude) / quantum) * quantum;
+  // Covers the rounding of every row's product and sum, 2^-53 each of at most the magnitude.
+  const double rounding = (static_cast<double>(multipliers.size()) + 1000.0) * 2.3e-16;
+  weighted.constant = std::ceil((constant + rounding * constant_magnitude) / quantum) * quantum;
   double magnitude = 0.0;
   for (const ReducedVariable& variable : problem.variables()) {
     std::vector<double> costs = variable.costs;
