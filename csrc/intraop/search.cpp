@@ -68,7 +68,8 @@ Claim Search::run() {
         nominalLeft() > 0.1 * options_.time_limit_s) {
       continue;
     }
-    if (!finishWithIntegerProgram(reduced)) improveByNeighbourhoods(reduced, nominalLeft());
+    // The last phase lasts until the time limit cuts it short.
+    if (!finishWithIntegerProgram(reduced)) improveByNeighbourhoods(reduced, kInfinity);
     return claim();
   }
   return claim();
