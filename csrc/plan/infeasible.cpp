@@ -1,5 +1,7 @@
 #include "plan/infeasible.h"
 
+#include <cmath>
+
 #include "base/bytes_text.h"
 #include "base/error.h"
 
@@ -20,30 +22,49 @@ std::string breakdown(const MemoryAtPeak& memory) {
          ", activations " + bytesText(memory.activations) + ", other " + bytesText(memory.other);
 }
 
+std::string moreTime(double time_limit_s) {
+  return "time_limit_s=" + std::to_string(static_cast<std::int64_t>(std::ceil(2 * time_limit_s)));
+}
+
 }  // namespace
 
-void throwInfeasible(const std::vector<std::vector<int>>& mesh_shapes,
-                     std::optional<std::int64_t> limit_bytes,
-                     const std::optional<SmallestPeak>& smallest, const Cluster& cluster) {
-  std::string where = mesh_shapes.size() == 1
-                          ? "mesh " + shapeText(mesh_shapes.front())
-                          : "any mesh of " + std::to_string(cluster.numDevices()) + " devices";
-  if (!smallest) {
+void throwInfeasible(const FailedSearch& search, const Cluster& cluster) {
+  const std::string where =
+      search.mesh_shapes.size() == 1
+          ? "mesh " + shapeText(search.mesh_shapes.front())
+          : "any mesh of " + std::to_string(cluster.numDevices()) + " devices";
+  if (search.is_proven_invalid) {
     throw Error(ErrorKind::kInfeasible, "E204",
                 "no sharding of the step is valid on " + where + ".",
                 {.advice = "fewer forced specs, or another mesh"});
   }
-  const std::string limit = limit_bytes ? bytesText(*limit_bytes) : "the memory";
-  ErrorDetails details;
-  details.values = {"smallest peak found: " + bytesText(smallest->peak.bytes) + " (" +
-                    breakdown(smallest->peak.by_kind) + ")"};
-  if (!smallest->largest_tensor.empty()) {
-    details.values.push_back("largest tensor: " + smallest->largest_tensor);
+  if (!search.smallest && !search.is_proven_too_large) {
+    throw Error(
+        ErrorKind::kInfeasible, "E204",
+        "no sharding of the step that is valid on " + where + " was found.",
+        {.advice = moreTime(search.time_limit_s) + ", fewer forced specs, or another mesh"});
   }
-  details.advice = "memory_limit=\"" + bytesLimitText(smallest->peak.bytes) + "\"";
-  details.advice += ", or " + std::to_string(cluster.numDevices() * 2) + " devices";
+  const std::string limit = search.limit_bytes ? bytesText(*search.limit_bytes) : "the memory";
+  const std::string devices = std::to_string(cluster.numDevices() * 2) + " devices";
+  ErrorDetails details;
+  if (search.smallest) {
+    const SmallestPeak& smallest = *search.smallest;
+    details.values = {"smallest peak found: " + bytesText(smallest.peak.bytes) + " (" +
+                      breakdown(smallest.peak.by_kind) + ")"};
+    if (!smallest.largest_tensor.empty()) {
+      details.values.push_back("largest tensor: " + smallest.largest_tensor);
+    }
+    details.advice = "memory_limit=\"" + bytesLimitText(smallest.peak.bytes) + "\", or ";
+  } else {
+    details.advice = "a larger memory_limit, or ";
+  }
+  details.advice +=
+      search.is_proven_too_large ? devices : moreTime(search.time_limit_s) + ", or " + devices;
   throw Error(ErrorKind::kInfeasible, "E203",
-              "no sharding fits " + limit + " per device on " + where + ".", details);
+              search.is_proven_too_large
+                  ? "no sharding fits " + limit + " per device on " + where + "."
+                  : "no sharding that fits " + limit + " per device on " + where + " was found.",
+              details);
 }
 
 }  // namespace shardwright

@@ -18,11 +18,19 @@ struct SmallestPeak {
   std::string largest_tensor;
 };
 
-// Throws InfeasibleError [E203]. `smallest` is nullopt where no valid choice was found at all
-// (forced specs that exclude each other).
-[[noreturn]] void throwInfeasible(const std::vector<std::vector<int>>& mesh_shapes,
-                                  std::optional<std::int64_t> limit_bytes,
-                                  const std::optional<SmallestPeak>& smallest,
-                                  const Cluster& cluster);
+struct FailedSearch {
+  std::vector<std::vector<int>> mesh_shapes;
+  std::optional<std::int64_t> limit_bytes;
+  std::optional<SmallestPeak> smallest = std::nullopt;  // nullopt: no valid choice was found at all
+  double time_limit_s = 0;
+  // Of every mesh shape: no choice is valid, or none is within the limit. Without a proof the
+  // error says no more than that none was found.
+  bool is_proven_invalid = false;
+  bool is_proven_too_large = false;
+};
+
+// Throws InfeasibleError: [E203] where nothing fits the limit, [E204] where no valid choice was
+// found whatever the memory (forced specs that exclude each other).
+[[noreturn]] void throwInfeasible(const FailedSearch& search, const Cluster& cluster);
 
 }  // namespace shardwright

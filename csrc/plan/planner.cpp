@@ -1,297 +1,18 @@
 #include "plan/planner.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <memory>
 
 #include "base/error.h"
-#include "intraop/model.h"
-#include "intraop/solve.h"
-#include "plan/certificate.h"
 #include "plan/infeasible.h"
+#include "plan/mesh_search.h"
 
 namespace shardwright {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int kMaxTighteningRounds = 8;
-constexpr double kSmallestPeakRoundSeconds = 2;
-// The search is to stay below 1 GiB, what it starts from included.
-constexpr double kMaxEliminationBytes = 5e8;
-
-// Adds the seconds it lives to one phase.
-class PhaseTimer {
- public:
-  PhaseTimer(std::vector<std::pair<std::string, double>>& seconds, const std::string& phase)
-      : start_(Clock::now()) {
-    auto entry = std::find_if(seconds.begin(), seconds.end(),
-                              [&](const auto& known) { return known.first == phase; });
-    if (entry == seconds.end()) {
-      seconds.emplace_back(phase, 0.0);
-      entry = seconds.end() - 1;
-    }
-    index_ = static_cast<std::size_t>(entry - seconds.begin());
-    seconds_ = &seconds;
-  }
-  ~PhaseTimer() {
-    (*seconds_)[index_].second += std::chrono::duration<double>(Clock::now() - start_).count();
-  }
-  PhaseTimer(const PhaseTimer&) = delete;
-  PhaseTimer& operator=(const PhaseTimer&) = delete;
-
- private:
-  Clock::time_point start_;
-  std::vector<std::pair<std::string, double>>* seconds_;
-  std::size_t index_;
-};
-
-std::map<std::string, ShardingSpec> parseForced(const ShardedGraph& graph,
-                                                const PlanOptions& options, int num_axes) {
-  std::map<std::string, ShardingSpec> forced;
-  for (std::size_t index = 0; index < graph.graph().nodes().size(); ++index) {
-    const Node& node = graph.graph().nodes()[index];
-    if (node.outputs.empty()) {
-      continue;
-    }
-    for (const std::string& name : {node.name, node.input ? node.input->name : node.name}) {
-      const auto demanded = options.forced.find(name);
-      if (demanded != options.forced.end()) {
-        forced.insert_or_assign(
-            name, parseSpec(graph.atoms({NodeId(index), 0}), demanded->second, num_axes));
-      }
-    }
-  }
-  for (const auto& [name, text] : options.forced) {
-    if (!forced.contains(name)) {
-      throw Error(ErrorKind::kPlan, "E313",
-                  "a sharding is forced on \"" + name + "\", which is not in the step.",
-                  {.advice = "the name of an input (\"layers.0.weight\") or of a graph node"});
-    }
-  }
-  return forced;
-}
-
-// The search on one mesh shape.
-class MeshSearch {
- public:
-  MeshSearch(const ShardedGraph& graph, const Cluster& cluster, const PlanOptions& options,
-             std::vector<int> shape, std::optional<std::int64_t> limit, PlanResult& result)
-      : graph_(graph),
-        cluster_(cluster),
-        options_(options),
-        limit_(limit),
-        mesh_(std::move(shape), cluster),
-        result_(result) {
-    const double microbatches = options.num_microbatches;
-    model_options_.phase_weight = {microbatches, microbatches, 1};
-    model_options_.shard_all_products = options.shard_all_products;
-    model_options_.forced = parseForced(graph, options, mesh_.numAxes());
-    ModelOptions unlimited = model_options_;
-    unlimited.ignore_memory = true;
-    const PhaseTimer timer(result.seconds, "model");
-    unlimited_model_ = std::make_unique<Model>(graph, mesh_, cluster, unlimited);
-  }
-
-  // Plans without regard to memory, in at most so many seconds. True when the plan fits all the
-  // same and is therefore the answer; bound() holds for every plan of the mesh in any case.
-  bool runUnlimited(double seconds) {
-    setTime(seconds);
-    const Answer answer = solveUnder(std::nullopt);
-    bound_ = answer.lower_bound;
-    if (interrupted_ || answer.choice.empty()) {
-      return false;
-    }
-    certifyChoice(modelUnder(std::nullopt), answer.choice, bound_,
-                  answer.status == SolveStatus::kTimeLimit);
-    checkPrice(answer.cost);
-    return !limit_ || certified_.peak.bytes <= *limit_;
-  }
-
-  // Whether certified choices within the limit were found; where not, certified() is the plan that
-  // needs least memory.
-  bool run(double seconds) {
-    setTime(seconds);
-    std::optional<std::int64_t> limit = limit_;
-    std::optional<std::int64_t> bound;
-    std::optional<std::int64_t> exceeding;   // least limit whose plan turned out too large
-    std::optional<std::int64_t> impossible;  // largest limit without a plan
-    for (int round = 0; round < kMaxTighteningRounds; ++round) {
-      const Answer answer = solveUnder(limit);
-      if (interrupted_) {
-        return false;
-      }
-      if (round == 0) {
-        bound = std::max(answer.lower_bound, bound_);  // nullopt is less than any bound
-      }
-      if (answer.choice.empty()) {
-        if (!exceeding) {
-          break;
-        }
-        impossible = std::max(impossible.value_or(0), *limit);
-      } else {
-        certifyChoice(modelUnder(limit), answer.choice, bound,
-                      answer.status == SolveStatus::kTimeLimit);
-        checkPrice(answer.cost);
-        if (!limit_ || certified_.peak.bytes <= *limit_) {
-          return true;
-        }
-        exceeding = std::min(exceeding.value_or(*limit), *limit);
-        limit = *limit - (certified_.peak.bytes - *limit_);
-      }
-      if (impossible && *limit <= *impossible) {
-        limit = *impossible + (*exceeding - *impossible) / 2;
-      }
-      if (*limit <= 0 || (impossible && *limit <= *impossible)) {
-        break;
-      }
-    }
-    return useSmallestPeak(bound);
-  }
-
-  const StagePlan& stage() const { return stage_; }
-  const CertifiedCost& certified() const { return certified_; }
-  const Problem& problem() const {
-    return memory_model_ ? memory_model_->problem() : unlimited_model_->problem();
-  }
-  const std::vector<int>& shape() const { return mesh_.shape(); }
-  std::int64_t bound() const { return bound_.value_or(0); }
-  bool interrupted() const { return interrupted_; }
-
- private:
-  void setTime(double seconds) {
-    deadline_ = Clock::now() +
-                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  }
-
-  double secondsLeft() const {
-    return std::max(0.1, std::chrono::duration<double>(deadline_ - Clock::now()).count());
-  }
-
-  void checkPrice(std::int64_t claimed) const {
-    if (certified_.cost_units != claimed) {
-      throw Error(ErrorKind::kInternal, "E931",
-                  "the search and the certificate price a plan differently.",
-                  {.values = {"search " + std::to_string(claimed) + ", certificate " +
-                              std::to_string(certified_.cost_units) + " units of 1/1000 us"},
-                   .advice = "report this with the model and the cluster"});
-    }
-  }
-
-  Answer solveUnder(std::optional<std::int64_t> limit) {
-    const Problem& problem = modelUnder(limit).problem();
-    const PhaseTimer timer(result_.seconds, "solve");
-    SolveOptions options;
-    // Half of what is left, where the limit may have to be tightened afterwards.
-    options.time_limit_s = limit ? std::max(0.1, secondsLeft() / 2) : secondsLeft();
-    options.good_gap = options_.relative_gap;
-    options.smallest_peak_time_s = 0;
-    options.max_elimination_bytes = kMaxEliminationBytes;
-    options.interrupt = &stop_;
-    options.on_progress = [this](const SolveProgress& progress) {
-      poll();
-      if (options_.on_progress) options_.on_progress(progress);
-    };
-    poll();
-    return solve(problem.withMemoryLimit(limit), options);
-  }
-
-  const Model& modelUnder(std::optional<std::int64_t> limit) {
-    return limit ? memoryModel() : *unlimited_model_;
-  }
-
-  // Made when a limit first asks for it.
-  const Model& memoryModel() {
-    if (!memory_model_) {
-      const PhaseTimer timer(result_.seconds, "model");
-      memory_model_ = std::make_unique<Model>(graph_, mesh_, cluster_, model_options_);
-    }
-    return *memory_model_;
-  }
-
-  void poll() {
-    if (options_.is_interrupted && !interrupted_ && options_.is_interrupted()) {
-      interrupted_ = true;
-      stop_ = true;
-    }
-  }
-
-  void certifyChoice(const Model& model, const std::vector<std::int32_t>& choice,
-                     std::optional<std::int64_t> bound, bool out_of_time) {
-    stage_ = model.stagePlan(choice);
-    certifyStage(bound, out_of_time);
-  }
-
-  // `bound` must hold for the stage's plan: one under a limit says nothing of plans above it.
-  void certifyStage(std::optional<std::int64_t> bound, bool out_of_time) {
-    const PhaseTimer timer(result_.seconds, "certificate");
-    CertifyOptions certify_options;
-    certify_options.phase_weight = model_options_.phase_weight;
-    certify_options.lower_bound = bound;
-    certify_options.out_of_time = out_of_time;
-    certified_ = certifyPlan(graph_, stage_, mesh_, cluster_, certify_options);
-  }
-
-  // The plan that needs least memory: fits, or is what the error reports. The smallest peak of the
-  // model comes first; it knows neither prices nor the transient copies that a certificate counts,
-  // so cheap plans within a little more than that peak often need less in the end. Those lie above
-  // the limit that `bound` was found under, until one turns out to fit.
-  bool useSmallestPeak(std::optional<std::int64_t> bound) {
-    const Model& model = memoryModel();
-    const PeakAnswer smallest = [&] {
-      const PhaseTimer timer(result_.seconds, "solve");
-      return minimizePeak(model.problem(), std::clamp(secondsLeft(), 1.0, 10.0), &stop_,
-                          [this](const SolveProgress&) { poll(); });
-    }();
-    if (smallest.choice.empty()) {
-      return false;
-    }
-    certifyChoice(model, smallest.choice, bound_, false);
-    bool out_of_time = false;
-    for (const double room : {0.0, 0.01, 0.05, 0.2}) {
-      if (interrupted_ || !limit_ || certified_.peak.bytes <= *limit_) {
-        break;
-      }
-      const StagePlan best_stage = stage_;
-      const CertifiedCost best = certified_;
-      setTime(kSmallestPeakRoundSeconds);
-      const Answer answer = solveUnder(static_cast<std::int64_t>(
-          std::ceil(static_cast<double>(smallest.peak_bytes) * (1 + room))));
-      if (!answer.choice.empty()) {
-        certifyChoice(model, answer.choice, bound_, false);
-      }
-      if (certified_.peak.bytes > best.peak.bytes) {
-        stage_ = best_stage;
-        certified_ = best;
-      } else {
-        out_of_time = answer.status == SolveStatus::kTimeLimit;
-      }
-    }
-    if (limit_ && certified_.peak.bytes > *limit_) {
-      return false;
-    }
-    certifyStage(bound, out_of_time);
-    return true;
-  }
-
-  const ShardedGraph& graph_;
-  const Cluster& cluster_;
-  const PlanOptions& options_;
-  std::optional<std::int64_t> limit_;
-  DeviceMesh mesh_;
-  PlanResult& result_;
-  Clock::time_point deadline_;
-  ModelOptions model_options_;
-  std::unique_ptr<Model> unlimited_model_;
-  std::unique_ptr<Model> memory_model_;  // null until a limit binds
-  std::optional<std::int64_t> bound_;    // of all plans of the mesh, whatever their memory
-  StagePlan stage_;
-  CertifiedCost certified_;
-  std::atomic<bool> stop_ = false;
-  bool interrupted_ = false;
-};
 
 void checkOptions(const PlanOptions& options) {
   const auto refuse = [](const std::string& what, const std::string& value,
@@ -327,6 +48,7 @@ class PlanSearch {
   PlanSearch(const ShardedGraph& graph, const Cluster& cluster, const PlanOptions& options)
       : cluster_(cluster),
         limit_(options.memory_limit_bytes),
+        time_limit_s_(options.time_limit_s),
         shapes_(options.mesh_shape ? std::vector<std::vector<int>>{*options.mesh_shape}
                                    : candidateMeshShapes(cluster.numDevices())),
         end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
@@ -380,7 +102,13 @@ class PlanSearch {
       }
     }
     if (!best_cost_) {
-      throwInfeasible(shapes_, limit_, smallest_, cluster_);
+      throwInfeasible({.mesh_shapes = shapes_,
+                       .limit_bytes = limit_,
+                       .smallest = smallest_,
+                       .time_limit_s = time_limit_s_,
+                       .is_proven_invalid = isProvenOfAll(&MeshSearch::isProvenInvalid),
+                       .is_proven_too_large = isProvenOfAll(&MeshSearch::isProvenTooLarge)},
+                      cluster_);
     }
     return std::move(result_);
   }
@@ -393,6 +121,11 @@ class PlanSearch {
   PlanResult interrupted() {
     result_.interrupted = true;
     return std::move(result_);
+  }
+
+  bool isProvenOfAll(bool (MeshSearch::*proven)() const) const {
+    return std::all_of(searches_.begin(), searches_.end(),
+                       [&](const auto& search) { return ((*search).*proven)(); });
   }
 
   void take(std::size_t index) {
@@ -418,6 +151,7 @@ class PlanSearch {
 
   const Cluster& cluster_;
   std::optional<std::int64_t> limit_;
+  double time_limit_s_;
   std::vector<std::vector<int>> shapes_;
   Clock::time_point end_;
   PlanResult result_;

@@ -60,9 +60,11 @@ struct PlanResult {
 // itself, first without regard to memory; under the memory limit only those whose bound is below
 // the best plan. The certificate's cost must equal the solver's to the unit (InternalError [E931]
 // otherwise), and where its peak, which counts copies made for single consumers too, exceeds the
-// limit, the search is repeated under a limit tightened by the excess.
+// limit, the search is repeated under a limit tightened by the excess, then raised again by
+// bisection while that gives a cheaper plan that fits.
 //
-// Throws InfeasibleError [E203] with the smallest peak that was found when nothing fits,
+// Throws InfeasibleError [E203] with the smallest peak that was found when nothing fits (proven or
+// not, see plan/infeasible.h), [E204] when no valid choice was found whatever the memory,
 // ConfigError [E520] for options that make no sense, PlanError for forced specs that are not
 // possible.
 PlanResult planStep(const ShardedGraph& graph, const Cluster& cluster, const PlanOptions& options);

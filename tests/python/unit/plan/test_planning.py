@@ -102,19 +102,43 @@ def test_tight_limit_says_the_smallest_that_would_do(graph: StepGraph) -> None:
     assert sw.plan(graph, mesh=(2, 2), memory_limit=limit).peak_memory_bytes <= parse_bytes(limit)
 
 
-def test_limit_between_the_models_peak_and_the_certificates_gives_a_plan_or_says_so() -> None:
-    model = nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(256, 256), nn.GELU())))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    x, y = torch.empty(512, 256), torch.empty(512, 256)
+@pytest.fixture(scope="module")
+def deep() -> StepGraph:
+    with torch.device("meta"):
+        model = nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(256, 256), nn.GELU())))
+        x = torch.empty(512, 256)
+    return capture(step, (model, torch.optim.Adam(model.parameters(), lr=0.1), x, x))
+
+
+def test_limit_between_the_models_peak_and_the_certificates_gives_a_plan_or_says_so(
+    deep: StepGraph,
+) -> None:
+    refused = []
     for limit in (6_000_000, 6_040_120, 6_100_000):
         try:
-            plan = sw.plan(
-                step, model, optimizer, x, y, mesh=(2, 2), memory_limit=limit, time_limit_s=5
-            )
-        except sw.InfeasibleError:
+            plan = sw.plan(deep, mesh=(2, 2), memory_limit=limit, time_limit_s=5)
+        except sw.InfeasibleError as error:
+            refused.append((error.code, error.summary, error.advice))
             continue
         assert plan.peak_memory_bytes <= limit
         assert plan.certificate.lower_bound_us <= plan.time_us
+    # Nothing proves that none fits, so the error claims no more than the search saw.
+    for code, summary, advice in refused:
+        assert code == "E203"
+        assert re.fullmatch(r"no sharding that fits .* was found\.", summary)
+        assert "time_limit_s=10" in advice
+
+
+def test_higher_limits_never_make_plans_slower(deep: StepGraph) -> None:
+    # The certified peak exceeds the model's by transient copies; a limit tightened by all of the
+    # excess once gave up plans that a lower limit found.
+    costs = []
+    for limit in range(6_200_000, 7_000_001, 100_000):
+        plan = sw.plan(deep, mesh=(2, 2), memory_limit=limit, time_limit_s=4)
+        assert plan.peak_memory_bytes <= limit
+        assert plan.certificate.lower_bound_us <= plan.time_us
+        costs.append(plan.time_us)
+    assert costs == sorted(costs, reverse=True)
 
 
 def test_lower_limits_never_make_plans_faster(graph: StepGraph) -> None:
