@@ -51,8 +51,8 @@ NormalisedTable normalise(const Matrix& table) {
 
 }  // namespace
 
-CbcProgram::CbcProgram(const ReducedProblem& problem, double base_cost, double scale)
-    : problem_(problem), base_cost_(base_cost), scale_(scale), constant_(problem.offset()) {
+CbcProgram::CbcProgram(const ReducedProblem& problem, double scale)
+    : problem_(problem), scale_(scale), constant_(problem.offset()) {
   for (const ReducedVariable& variable : problem.variables()) {
     first_column_.push_back(static_cast<int32_t>(objective_.size()));
     objective_.insert(objective_.end(), variable.costs.begin(), variable.costs.end());
@@ -94,6 +94,15 @@ CbcProgram::CbcProgram(const ReducedProblem& problem, double base_cost, double s
       addEntry(columnOf(edge.v, c), -1.0);
       for (int32_t column : in_col[static_cast<size_t>(c)]) addEntry(column, 1.0);
     }
+  }
+  // What every choice pays anyway stays out of the library's floating point.
+  for (int32_t v = 0; v < problem.numVariables(); ++v) {
+    const auto first = objective_.begin() + columnOf(v, 0);
+    const auto last = first + problem.variables()[static_cast<size_t>(v)].numValues();
+    const double least = *std::min_element(first, last);
+    if (std::abs(least) == kInfinity) continue;
+    for (auto it = first; it != last; ++it) *it -= least;
+    constant_ += least;
   }
 }
 
@@ -191,21 +200,18 @@ CbcOutcome CbcProgram::solve(double time_limit_s, const std::vector<int32_t>& st
   Cbc_setMaximumSeconds(model.get(), time_limit_s);
   Cbc_setAllowableFractionGap(model.get(), 0.0);
   Cbc_setAllowableGap(model.get(), 0.9 * scale_);  // costs are integers
-  const double base = (constant_ - base_cost_) * scale_;
   if (!start.empty()) {
     const std::vector<double> values = columnValues(start);
     std::vector<int> columns(values.size());
     for (size_t c = 0; c < columns.size(); ++c) columns[c] = static_cast<int>(c);
     Cbc_setMIPStartI(model.get(), num_columns, columns.data(), values.data());
     // Above the known choice, so that a correct search always finds one at least as good.
-    Cbc_setCutoff(model.get(),
-                  (problem_.costOf(start) - base_cost_) * scale_ - base + 0.5 * scale_ + 1e-6);
+    Cbc_setCutoff(model.get(), (problem_.costOf(start) - constant_) * scale_ + 0.5 * scale_ + 1e-6);
   }
   Cbc_solve(model.get());
 
   CbcOutcome outcome;
   outcome.optimal = Cbc_isProvenOptimal(model.get()) != 0;
-  outcome.infeasible = Cbc_isProvenInfeasible(model.get()) != 0;
   const double best_possible = Cbc_getBestPossibleObjValue(model.get());
   if (std::isfinite(best_possible) && std::abs(best_possible) < 1e40) {
     outcome.bound = best_possible / scale_ + constant_;

@@ -11,7 +11,6 @@ namespace shardwright {
 
 struct CbcOutcome {
   bool optimal = false;
-  bool infeasible = false;
   std::optional<double> bound;  // unscaled, offset included
   std::vector<int32_t> labels;  // best integer solution, empty when none
   double objective = 0.0;       // CBC's value for it, unscaled
@@ -21,10 +20,12 @@ struct CbcOutcome {
 // marginal rows), as in contest baselines; memory rows over one-hot columns.
 class CbcProgram {
  public:
-  // Objective = (cost - base_cost) * scale.
-  CbcProgram(const ReducedProblem& problem, double base_cost, double scale);
+  // Objective = (cost - constant()) * scale.
+  CbcProgram(const ReducedProblem& problem, double scale);
 
   int32_t numColumns() const { return static_cast<int32_t>(objective_.size()); }
+  // Of every choice: the offset and each variable's least cost.
+  double constant() const { return constant_; }
   size_t numNonzeros() const { return row_columns_.size(); }
 
   void addMemoryRow(int32_t row);
@@ -46,7 +47,6 @@ class CbcProgram {
   };
 
   const ReducedProblem& problem_;
-  double base_cost_;
   double scale_;
   double constant_ = 0.0;
   std::vector<int32_t> first_column_;

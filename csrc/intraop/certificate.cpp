@@ -196,8 +196,6 @@ const char* toString(InfeasibilityProof proof) {
       return "dual_bound";
     case InfeasibilityProof::kEnumeration:
       return "enumeration";
-    case InfeasibilityProof::kIntegerProgram:
-      return "integer_program";
   }
   return "unknown";
 }

@@ -23,11 +23,10 @@ enum class SolveStatus {
 // How it was shown that no choice exists.
 enum class InfeasibilityProof {
   kNone,
-  kPropagation,    // exact propagation emptied a node's list of strategies
-  kMemoryFloor,    // the least bytes alive at one time already exceed the limit
-  kDualBound,      // a Lagrangian bound on the peak exceeds the limit
-  kEnumeration,    // exact elimination or exhaustive search found nothing
-  kIntegerProgram  // the residual program has no solution according to CBC
+  kPropagation,  // exact propagation emptied a node's list of strategies
+  kMemoryFloor,  // the least bytes alive at one time already exceed the limit
+  kDualBound,    // a Lagrangian bound on the peak exceeds the limit
+  kEnumeration,  // exact elimination or exhaustive search found nothing
 };
 
 enum class StopCause { kFinished, kTimeLimit, kInterrupted, kGapReached };

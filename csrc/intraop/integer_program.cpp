@@ -34,7 +34,6 @@ bool overloads(const std::vector<int64_t>& overload) {
 // What the worker sends back, followed by one int32 per variable when has_labels is set.
 struct WorkerReply {
   uint8_t finished = 0;
-  uint8_t infeasible = 0;
   uint8_t has_bound = 0;
   uint8_t has_labels = 0;
   double bound = 0.0;
@@ -52,7 +51,9 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
   const double scale = std::min(1.0, 1e4 / spread);
   // CBC drops choices that are better by less than its cutoff increment of 1e-5 scaled units.
   const double dropped = 1.5e-5 / scale;
-  CbcProgram program(problem, options.lower_bound, scale);
+  CbcProgram program(problem, scale);
+  // Floating point errs in proportion to the objective.
+  const auto rounding = [&](double cost) { return 1e-9 * std::abs(cost - program.constant()); };
   std::set<int32_t> rows(options.rows.begin(), options.rows.end());
   for (int32_t row : rows) program.addMemoryRow(row);
   double best_cost = incumbent_cost;
@@ -60,15 +61,7 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
     const double left = options.time_limit_s - secondsSince(start);
     if (left < 0.05) return;
     const CbcOutcome outcome = program.solve(left, options.incumbent);
-    // Rows only cut off choices, so a bound of any round is a bound of the whole program.
-    const double tolerance = 0.4 + dropped + 1e-9 * std::abs(options.lower_bound);
-    if (outcome.labels.empty()) {
-      if (outcome.infeasible && !has_incumbent) {
-        reply.finished = 1;
-        reply.infeasible = 1;
-      }
-      return;
-    }
+    if (outcome.labels.empty()) return;
     const double cost = problem.costOf(outcome.labels);
     if (cost == kInfinity || std::abs(cost - outcome.objective) > 0.5 + 1e-6 * std::abs(cost)) {
       return;  // the library's answer is not a choice of its own program
@@ -79,16 +72,17 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
       best_cost = cost;
       best = outcome.labels;
     }
+    // Rows only cut off choices, so a bound of any round is a bound of the whole program.
     if (outcome.optimal) {
       if (cost > incumbent_cost + 0.5) return;  // a lie: the incumbent is cheaper
       // It may have stopped one unit above the best, or further where units are too fine for it.
-      const double bound = std::ceil(cost - std::max(0.95, 0.5 + dropped));
+      const double bound = std::ceil(cost - std::max(0.95, 0.5 + dropped) - rounding(cost));
       if (!reply.has_bound || bound > reply.bound) {
         reply.has_bound = 1;
         reply.bound = bound;
       }
     } else if (outcome.bound) {
-      const double bound = std::floor(*outcome.bound - tolerance);
+      const double bound = std::floor(*outcome.bound - 0.4 - dropped - rounding(*outcome.bound));
       if (bound <= best_cost && (!reply.has_bound || bound > reply.bound)) {
         reply.has_bound = 1;
         reply.bound = bound;
@@ -226,7 +220,6 @@ IntegerProgramResult solveIntegerProgram(const ReducedProblem& problem,
   if (received.size() < sizeof(reply)) return result;
   std::copy_n(received.data(), sizeof(reply), reinterpret_cast<char*>(&reply));
   result.finished = reply.finished != 0;
-  result.infeasible = reply.infeasible != 0;
   if (reply.has_bound) result.bound = reply.bound;
   const size_t num_variables = problem.variables().size();
   if (reply.has_labels && received.size() == sizeof(reply) + num_variables * sizeof(int32_t)) {

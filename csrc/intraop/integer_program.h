@@ -25,7 +25,6 @@ struct IntegerProgramOptions {
 
 struct IntegerProgramResult {
   bool finished = false;        // the search ended before the limit and its answer is consistent
-  bool infeasible = false;      // finished, and no choice exists (never when an incumbent exists)
   std::optional<double> bound;  // lower bound on costOf, only when consistent with the incumbent
   std::vector<int32_t> labels;  // best choice found within memory, maybe empty
 };
@@ -34,7 +33,8 @@ struct IntegerProgramResult {
 double integerProgramSize(const ReducedProblem& problem);
 
 // Solves the program. Only finite table entries get a column; memory rows join when violated.
-// CBC's word counts only where costOf and overloadOf of its choice agree with it.
+// CBC's word counts only where costOf and overloadOf of its choice agree with it; so that there is
+// no choice at all is not believed.
 IntegerProgramResult solveIntegerProgram(const ReducedProblem& problem,
                                          const IntegerProgramOptions& options);
 

@@ -29,7 +29,6 @@ class LagrangianSearch {
     while (addViolatedRows()) {
       if (!maximiseOverActiveRows()) return std::move(result_);
     }
-    result_.converged = true;
     return std::move(result_);
   }
 
@@ -61,7 +60,6 @@ class LagrangianSearch {
     }
     const std::vector<int64_t> overload = problem_.overloadOf(found->labels);
     Point point{problem_.costOf(found->labels), {overload.begin(), overload.end()}};
-    worst_overload_ = overload.empty() ? 0 : *std::max_element(overload.begin(), overload.end());
     addToMaster(point);
     points_.push_back(std::move(point));
     if (options_.on_labels) options_.on_labels(found->labels);
@@ -177,7 +175,6 @@ class LagrangianSearch {
   std::vector<Point> points_;
   CuttingPlanes master_{0};
   double last_bound_ = 0.0;
-  int64_t worst_overload_ = 0;
   int num_stalls_ = 0;
   int num_widenings_ = 0;
 };

@@ -29,7 +29,6 @@ struct LagrangianResult {
   double bound = -kInfinity;
   std::vector<double> multipliers;  // per row, of the best bound
   bool infeasible = false;          // some evaluation had no choice at all
-  bool converged = false;
   int num_evaluations = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "intraop/pareto_pass.h"
@@ -16,23 +17,35 @@ ParetoElimination::ParetoElimination(const ReducedProblem& problem, const Elimin
     : problem_(problem), elimination_(elimination), rows_(std::move(rows)) {
   for (const ReducedVariable& variable : problem.variables()) {
     std::vector<std::vector<int64_t>> of_rows;
+    std::vector<int32_t> first_rows;
     for (int32_t row : rows_) {
       std::vector<int64_t> bytes(variable.costs.size(), 0);
+      int32_t first = row;
       for (const MemorySegment& segment : variable.memory) {
-        if (segment.row_begin <= row && row < segment.row_end) bytes = segment.excess_bytes;
+        const auto holds = [&](int32_t r) { return segment.row_begin <= r && r < segment.row_end; };
+        if (!holds(row)) continue;
+        bytes = segment.excess_bytes;
+        first = *std::find_if(rows_.begin(), rows_.end(), holds);
       }
       of_rows.push_back(std::move(bytes));
+      first_rows.push_back(first);
     }
     bytes_.push_back(std::move(of_rows));
+    segments_.push_back(std::move(first_rows));
   }
   findClasses();
 }
 
 ParetoElimination::~ParetoElimination() = default;
 
-// Steps that price and hold the same, down to the leaves, are one class.
+// Steps that price and hold the same, down to the leaves, are one class. Prices of bytes are
+// rounded once per memory segment, so variables with equal bytes in other segments can differ by a
+// quantum: segments are part of what is compared, and tables of equal classes are equal to the last
+// bit.
 void ParetoElimination::findClasses() {
-  std::map<std::pair<std::vector<double>, std::vector<std::vector<int64_t>>>, int32_t> value_names;
+  using Content =
+      std::tuple<std::vector<double>, std::vector<std::vector<int64_t>>, std::vector<int32_t>>;
+  std::map<Content, int32_t> value_names;
   std::map<std::vector<int32_t>, int32_t> class_of_name;
   const std::vector<Elimination::Step>& steps = elimination_.steps();
   Class root;
@@ -73,11 +86,11 @@ void ParetoElimination::findClasses() {
       }
       made.children.push_back(std::move(child));
     }
-    std::vector<int32_t> name{
-        value_names
-            .emplace(std::pair{problem_.variables()[variable].costs, bytes_[variable]},
-                     static_cast<int32_t>(value_names.size()))
-            .first->second};
+    std::vector<int32_t> name{value_names
+                                  .emplace(Content{problem_.variables()[variable].costs,
+                                                   bytes_[variable], segments_[variable]},
+                                           static_cast<int32_t>(value_names.size()))
+                                  .first->second};
     for (size_t size : made.scope_sizes) name.push_back(static_cast<int32_t>(size));
     for (const auto& [table, other] : made.edges) {
       name.insert(name.end(), {-1, table, static_cast<int32_t>(other)});

@@ -77,6 +77,8 @@ class ParetoElimination {
   const Elimination& elimination_;
   std::vector<int32_t> rows_;
   std::vector<std::vector<std::vector<int64_t>>> bytes_;  // variable, tracked row, value
+  // variable, tracked row: the first tracked row of the same memory segment
+  std::vector<std::vector<int32_t>> segments_;
   std::vector<Class> classes_;  // children before parents; the last joins all components
   std::vector<int32_t> class_of_step_;
   std::vector<Priced> priced_;

@@ -144,10 +144,6 @@ bool Search::finishWithIntegerProgram(const ReducedProblem& reduced) {
         lower_bound_ ? static_cast<double>(*lower_bound_ >> reduction_.costShift()) : 0.0;
     const IntegerProgramResult result = solveIntegerProgram(reduced, program_options);
     if (!result.labels.empty()) consider(reduced, result.labels);
-    if (result.infeasible && incumbent_.empty()) {
-      proof_ = InfeasibilityProof::kIntegerProgram;
-      return true;
-    }
     if (result.bound) raiseBound(*result.bound);
     if (!result.finished) break;
   }

@@ -47,6 +47,7 @@ class Search {
   };
 
   // What is known (search_state.cpp).
+  // By the clock; inside another search by the meter, or when that search is out of time.
   bool outOfTime() const;
   // Also the heartbeat: lets on_progress speak.
   bool interrupted();
@@ -120,6 +121,9 @@ class Search {
   // Re-solves blocks around the incumbent for some seconds.
   void improveByNeighbourhoods(const ReducedProblem& reduced, double time_limit_s);
   double neighbourhoodSeconds() const;
+  // Makes a choice in the values of some of the reduction's choices fit, quickly, and records it.
+  void considerRepaired(const ReducedProblem& part, const Reduction& narrow,
+                        const std::vector<int32_t>& labels);
 
   // Phases that make use of repeated layers (search_repeats.cpp).
   // Solves once for choices in which the copies of each variable decide alike, memory priced by the
@@ -134,7 +138,6 @@ class Search {
   // What came of searching the choices within a band.
   struct BandOutcome {
     bool fits = false;                          // the values were few enough to be searched
-    double bound = -kInfinity;                  // of the choices with those values
     std::vector<std::vector<int32_t>> choices;  // cheapest ones under some multipliers
   };
   // Around the given multipliers, on all values; true when the search is over.
@@ -159,8 +162,9 @@ class Search {
   int64_t incumbent_cost_ = 0;
   std::optional<int64_t> lower_bound_;
   InfeasibilityProof proof_ = InfeasibilityProof::kNone;
-  bool has_tied_ = false;   // searchTied was tried
-  bool has_fixed_ = false;  // values were removed because of the incumbent's cost
+  const Search* parent_ = nullptr;  // the search that this one is a part of
+  bool has_tied_ = false;           // searchTied was tried
+  bool has_fixed_ = false;          // values were removed because of the incumbent's cost
   WorkMeter meter_;
   double primal_seconds_ = 0.0;        // nominal, part of meter_
   double primal_share_ = 0.5;          // of the meter that choices read off may take

@@ -6,7 +6,6 @@
 
 #include "intraop/cutting_planes.h"
 #include "intraop/lagrangian.h"
-#include "intraop/local_search.h"
 #include "intraop/pareto_elimination.h"
 #include "intraop/presolve.h"
 #include "intraop/search.h"
@@ -174,7 +173,7 @@ Search::BandOutcome Search::searchValues(const Reduction& whole, const ReducedPr
   meter_.addMessages(3.0 * problem.numEntries());
   if (narrow.infeasible()) {
     raiseBound(ceiling + 1.0);
-    return {true, ceiling + 1.0, {}};
+    return {true, {}};
   }
   const ReducedProblem part(narrow, layout_);
   const Elimination elimination(part, {kMaxBandWork, kMaxBandBytes});
@@ -189,10 +188,7 @@ Search::BandOutcome Search::searchValues(const Reduction& whole, const ReducedPr
   outcome.fits = true;
   options.on_labels = [&](const std::vector<int32_t>& labels) {
     outcome.choices.push_back(part.expand(narrow.pool(), labels));
-    LocalSearch search(part, labels, meter_, stop);
-    if (!search.repair(part.numVariables())) return;
-    if (part.numRows() > 0) search.improve(false);
-    considerChoice(part.expand(narrow.pool(), search.labels()));
+    considerRepaired(part, narrow, labels);
   };
   const LagrangianResult result = maximiseLagrangian(part, elimination, options, meter_, start);
   // What prices memory best near the bound is a good guess for all of it.
@@ -201,10 +197,8 @@ Search::BandOutcome Search::searchValues(const Reduction& whole, const ReducedPr
   }
   if (result.infeasible || result.bound > ceiling) {
     raiseBound(ceiling + 1.0);
-    outcome.bound = std::max(result.bound, ceiling + 1.0);
     return outcome;
   }
-  outcome.bound = result.bound;
   if (closed() || stopped()) return outcome;
   Band band{narrow, part, elimination, result.multipliers, ceiling};
   searchBand(band);
@@ -236,10 +230,7 @@ int32_t Search::searchTracked(Band& band, const std::vector<int32_t>& rows, doub
     if (!result.finished) return result;
     raiseBound(result.bound);
     for (const std::vector<int32_t>& labels : result.labels) {
-      LocalSearch search(band.problem, labels, meter_, stop);
-      if (search.repair(100)) {
-        considerChoice(band.problem.expand(band.reduction.pool(), search.labels()));
-      }
+      considerRepaired(band.problem, band.reduction, labels);
     }
     if (!result.labels.empty()) {
       const std::vector<int64_t> overload = band.problem.overloadOf(result.labels.front());

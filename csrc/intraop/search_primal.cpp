@@ -49,6 +49,14 @@ void Search::searchFrom(const ReducedProblem& reduced, const std::vector<int32_t
       cutoff() < cost_before ? kMaxPrimalShare : std::max(kMinPrimalShare, 0.95 * primal_share_);
 }
 
+void Search::considerRepaired(const ReducedProblem& part, const Reduction& narrow,
+                              const std::vector<int32_t>& labels) {
+  LocalSearch search(part, labels, meter_, [this] { return stopped(); });
+  if (!search.repair(part.numVariables())) return;
+  if (part.numRows() > 0) search.improve(false);
+  considerChoice(part.expand(narrow.pool(), search.labels()));
+}
+
 double Search::neighbourhoodSeconds() const {
   // In proportion to what the bound cost, so that quick problems stay quick.
   return std::min(0.15 * nominalLeft(), 0.5 * meter_.seconds() + 0.02);

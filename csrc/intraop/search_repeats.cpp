@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "intraop/lagrangian.h"
-#include "intraop/local_search.h"
 #include "intraop/presolve.h"
 #include "intraop/repeated_variables.h"
 #include "intraop/search.h"
@@ -35,10 +34,13 @@ void Search::searchTied(const ReducedProblem& reduced) {
   const Phase phase(*this, "tied");
   const Problem problem = tiedProblem(reduced, weighted->unary, classes);
   SolveOptions options = options_;
-  options.time_limit_s = std::min(0.2 * nominalLeft(), secondsLeft());
+  options.time_limit_s = 0.2 * nominalLeft();
+  options.max_elimination_work = std::min(options.max_elimination_work,
+                                          options.time_limit_s * WorkMeter::kRowEntriesPerSecond);
   options.use_integer_program = false;
   options.on_progress = [this](const SolveProgress&) { report(); };
   Search tied(problem, options);
+  tied.parent_ = this;
   const Claim found = tied.run();
   meter_.add(tied.meter_);
   if (found.choice.empty()) return;
@@ -78,10 +80,7 @@ void Search::searchRepeats(const ReducedProblem& reduced) {
   lagrangian_options.max_evaluations = 8;
   lagrangian_options.stop = [this] { return stopped() || closed(); };
   lagrangian_options.on_labels = [&](const std::vector<int32_t>& labels) {
-    LocalSearch search(part, labels, meter_, [this] { return stopped(); });
-    if (!search.repair(part.numVariables())) return;
-    if (part.numRows() > 0) search.improve(false);
-    considerChoice(part.expand(repeated.pool(), search.labels()));
+    considerRepaired(part, repeated, labels);
   };
   maximiseLagrangian(part, elimination, lagrangian_options, meter_,
                      multipliersOf(part, multipliers_));

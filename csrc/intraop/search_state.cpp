@@ -60,7 +60,9 @@ double Search::nominalLeft() const {
   return std::max(0.0, options_.time_limit_s - meter_.seconds());
 }
 
-bool Search::outOfTime() const { return secondsLeft() <= 0.0; }
+bool Search::outOfTime() const {
+  return parent_ ? nominalLeft() <= 0.0 || parent_->outOfTime() : secondsLeft() <= 0.0;
+}
 
 bool Search::interrupted() {
   report();

@@ -25,8 +25,8 @@ struct SolveOptions {
   double time_limit_s = 60.0;
   // Stop once (cost - lower_bound) / |cost| is at most this; 0 asks for a proof.
   double relative_gap = 0.0;
-  // Once the gap is at most this, only what is quick goes on: no integer program and no search
-  // until the time limit for the rest. A proof is still returned where elimination finds one.
+  // Once the gap is at most this, only what is quick goes on: no integer program, no search until
+  // the time limit; elimination still proves what it can. The planner's relative_gap sets this one.
   double good_gap = 0.0;
   // Exact elimination is tried while its work (table entries visited) is at most this.
   double max_elimination_work = 4e9;
@@ -46,8 +46,8 @@ struct SolveOptions {
   const std::atomic<bool>* interrupt = nullptr;
 };
 
-// Solves a problem. The answer is certified (see certify); the same problem and options give the
-// same choice as long as no time limit cuts the search short.
+// Solves a problem. The answer is certified (see certify); a search that ends before its time limit
+// gives the same choice every time. One without a proof, or the gap asked for, lasts until then.
 // Example: two nodes with costs {1, 2} and {4, 3} and no edges give cost 4, choice {0, 1},
 // kOptimal.
 Answer solve(const Problem& problem, const SolveOptions& options = {});

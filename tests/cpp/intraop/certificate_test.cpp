@@ -120,12 +120,12 @@ const std::vector<Corruption>& corruptions() {
        }},
       {"a choice, yet none exists",
        [](const Problem&, Claim& claim, Random& random) {
-         claim.proof = static_cast<InfeasibilityProof>(1 + random() % 5);
+         claim.proof = static_cast<InfeasibilityProof>(1 + random() % 4);
        }},
       {"a proof that was cut short",
        [](const Problem&, Claim& claim, Random& random) {
          claim.choice.clear();
-         claim.proof = static_cast<InfeasibilityProof>(1 + random() % 5);
+         claim.proof = static_cast<InfeasibilityProof>(1 + random() % 4);
          claim.stop = static_cast<StopCause>(1 + random() % 3);
        }},
   };
@@ -163,7 +163,7 @@ TEST(Certificate, RejectsAThousandCorruptedAnswers) {
     // A proof that none exists, where there are few enough choices to try them all.
     if (testing::findOptimum(problem).num_choices <= 1000) {
       Claim infeasible;
-      infeasible.proof = static_cast<InfeasibilityProof>(1 + random() % 5);
+      infeasible.proof = static_cast<InfeasibilityProof>(1 + random() % 4);
       expectRejected(problem, infeasible, "infeasible");
       ++num_denied;
     }

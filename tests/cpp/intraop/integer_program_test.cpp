@@ -76,10 +76,9 @@ void expectEqualToEveryChoice(uint64_t first, uint64_t count) {
                             static_cast<double>(seed % 5);
     }
     const IntegerProgramResult result = solveIntegerProgram(reduced, options);
-    if (result.infeasible) {
+    if (!optimum.cost) {
       ++num_infeasible;
-      EXPECT_FALSE(optimum.cost) << where;
-      continue;
+      EXPECT_FALSE(result.finished) << where;
     }
     if (result.bound) {
       ASSERT_TRUE(optimum.cost) << where;
@@ -194,7 +193,6 @@ TEST_P(WorkerFault, LeavesTheCallerWithoutAnAnswerInTime) {
   saboteur.join();
   ASSERT_NE(worker, 0);
   EXPECT_FALSE(result.finished);
-  EXPECT_FALSE(result.infeasible);
   EXPECT_FALSE(result.bound);
   EXPECT_TRUE(result.labels.empty());
   EXPECT_LT(seconds, 6.0);
