@@ -218,7 +218,7 @@ Search::MultiplierMap Search::multipliersByRow(const ReducedProblem& reduced,
 }
 
 void Search::report() {
-  if (!options_.on_progress) return;
+  if (!options_.on_progress || phase_name_.empty()) return;  // between phases there is no name
   const auto now = Clock::now();
   if (now - last_report_ < std::chrono::milliseconds(100)) return;
   last_report_ = now;
