@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 namespace shardwright {
@@ -104,6 +105,12 @@ CbcProgram::CbcProgram(const ReducedProblem& problem, double scale)
     for (auto it = first; it != last; ++it) *it -= least;
     constant_ += least;
   }
+  int64_t divisor = 0;
+  for (double cost : objective_) {
+    if (!(std::abs(cost) < 9e15)) continue;  // forbidden
+    divisor = std::gcd(divisor, cost == std::floor(cost) ? static_cast<int64_t>(cost) : 1);
+  }
+  unit_ = std::max(1.0, static_cast<double>(divisor));
 }
 
 void CbcProgram::beginRow(double lower, double upper) {

@@ -26,6 +26,8 @@ class CbcProgram {
   int32_t numColumns() const { return static_cast<int32_t>(objective_.size()); }
   // Of every choice: the offset and each variable's least cost.
   double constant() const { return constant_; }
+  // What every choice pays beyond it is a multiple of this.
+  double unit() const { return unit_; }
   size_t numNonzeros() const { return row_columns_.size(); }
 
   void addMemoryRow(int32_t row);
@@ -49,6 +51,7 @@ class CbcProgram {
   const ReducedProblem& problem_;
   double scale_;
   double constant_ = 0.0;
+  double unit_ = 1.0;
   std::vector<int32_t> first_column_;
   std::vector<double> objective_;
   int32_t num_binary_ = 0;

@@ -54,6 +54,11 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
   CbcProgram program(problem, scale);
   // Floating point errs in proportion to the objective.
   const auto rounding = [&](double cost) { return 1e-9 * std::abs(cost - program.constant()); };
+  // The least cost that a choice of at least `bound` can have.
+  const auto raised = [&](double bound) {
+    const double units = std::ceil((bound - program.constant()) / program.unit());
+    return program.constant() + units * program.unit();
+  };
   std::set<int32_t> rows(options.rows.begin(), options.rows.end());
   for (int32_t row : rows) program.addMemoryRow(row);
   double best_cost = incumbent_cost;
@@ -76,13 +81,14 @@ void runRounds(const ReducedProblem& problem, const IntegerProgramOptions& optio
     if (outcome.optimal) {
       if (cost > incumbent_cost + 0.5) return;  // a lie: the incumbent is cheaper
       // It may have stopped one unit above the best, or further where units are too fine for it.
-      const double bound = std::ceil(cost - std::max(0.95, 0.5 + dropped) - rounding(cost));
+      const double bound = raised(cost - std::max(0.95, 0.5 + dropped) - rounding(cost));
       if (!reply.has_bound || bound > reply.bound) {
         reply.has_bound = 1;
         reply.bound = bound;
       }
     } else if (outcome.bound) {
-      const double bound = std::floor(*outcome.bound - 0.4 - dropped - rounding(*outcome.bound));
+      const double bound =
+          raised(std::floor(*outcome.bound - 0.4 - dropped - rounding(*outcome.bound)));
       if (bound <= best_cost && (!reply.has_bound || bound > reply.bound)) {
         reply.has_bound = 1;
         reply.bound = bound;
