@@ -80,8 +80,7 @@ void expectEqualToEveryChoice(uint64_t first, uint64_t count) {
       ++num_infeasible;
       EXPECT_FALSE(result.finished) << where;
     }
-    if (result.bound) {
-      ASSERT_TRUE(optimum.cost) << where;
+    if (result.bound && optimum.cost) {  // where no choice exists, every bound holds
       EXPECT_LE(std::ldexp(*result.bound, reduction.costShift()),
                 static_cast<double>(*optimum.cost))
           << where;
