@@ -241,8 +241,8 @@ BUGS: dict[str, Callable[[ProgramTable], ProgramTable]] = {
     "forget that heads are strided when slicing": lambda t: converted(
         t, find(t, "slice", phase="update", outer=3, nth=2), outer=1
     ),
-    "slice another part of the targets": lambda t: converted(
-        t, find(t, "slice", phase="forward", outer=8, nth=1), outer=1
+    "slice another part of the sequence": lambda t: converted(
+        t, find(t, "slice", phase="forward", rank=3), outer=2
     ),
     "exchange along the wrong stride": lambda t: converted(
         t, find(t, "all_to_all", phase="backward", to_outer=8), to_outer=1
