@@ -18,19 +18,9 @@ constexpr double kMaxGrowth = 1.0;  // of all entries, in one round of joins
 // Costs of an edge as the messages leave them, with the share of its ends that is the edge's.
 struct ViewedEdge {
   Matrix costs;
+  Matrix transposed;
   double least = kInfinity;
 };
-
-Matrix transposedOf(const Matrix& matrix) {
-  Matrix result{matrix.num_cols, matrix.num_rows, std::vector<double>(matrix.costs.size())};
-  for (int32_t r = 0; r < matrix.num_rows; ++r) {
-    for (int32_t c = 0; c < matrix.num_cols; ++c) {
-      result.costs[static_cast<size_t>(c) * static_cast<size_t>(matrix.num_rows) +
-                   static_cast<size_t>(r)] = matrix.at(r, c);
-    }
-  }
-  return result;
-}
 
 // Least of ab[a, b] + bc[b, c] + ac[a, c]; cb is bc transposed.
 double leastTriangle(const Matrix& ab, const Matrix& cb, const Matrix& ca) {
@@ -81,12 +71,12 @@ std::vector<std::pair<int32_t, int32_t>> MessagePassing::worthJoining() {
         view.least = std::min(view.least, cost);
       }
     }
+    view.transposed = view.costs.transposed();
   }
   // Every triangle u < v < w, from its edge (u, v).
   std::vector<double> gain(num_edges, 0.0);
   for (size_t uv = 0; uv < num_edges; ++uv) {
     const ReducedEdge& edge = problem_.edges()[uv];
-    Matrix transposed;
     for (const Side& side : nodes_[static_cast<size_t>(edge.v)].later) {
       const auto found = edge_of_pair.find({edge.u, side.other});
       if (found == edge_of_pair.end()) continue;
@@ -95,8 +85,8 @@ std::vector<std::pair<int32_t, int32_t>> MessagePassing::worthJoining() {
       const double entries = static_cast<double>(viewed[uv].costs.costs.size()) *
                              static_cast<double>(viewed[vw].costs.num_cols);
       if (entries > kMaxTriangleEntries) continue;
-      const double least = leastTriangle(viewed[uv].costs, transposedOf(viewed[vw].costs),
-                                         transposedOf(viewed[uw].costs));
+      const double least =
+          leastTriangle(viewed[uv].costs, viewed[vw].transposed, viewed[uw].transposed);
       const double rise = least - viewed[uv].least - viewed[vw].least - viewed[uw].least;
       if (!(rise > 0.0) || rise == kInfinity) continue;
       for (size_t e : {uv, vw, uw}) gain[e] += rise;

@@ -98,18 +98,22 @@ ListRef TablePool::compose(ListRef outer, ListRef inner) {
   return made;
 }
 
-TableRef TablePool::transposed(TableRef ref) {
-  if (const TableRef known = transposed_[static_cast<size_t>(ref)]; known >= 0) return known;
-  const Matrix& source = table(ref);
-  Matrix result{source.num_cols, source.num_rows, std::vector<double>(source.costs.size())};
-  for (int32_t r = 0; r < source.num_rows; ++r) {
-    const double* from = source.row(r);
-    for (int32_t c = 0; c < source.num_cols; ++c) {
-      result.costs[static_cast<size_t>(c) * static_cast<size_t>(source.num_rows) +
-                   static_cast<size_t>(r)] = from[c];
+Matrix Matrix::transposed() const {
+  Matrix result{num_cols, num_rows, std::vector<double>(costs.size())};
+  for (int32_t r = 0; r < num_rows; ++r) {
+    const double* from = row(r);
+    for (int32_t c = 0; c < num_cols; ++c) {
+      result
+          .costs[static_cast<size_t>(c) * static_cast<size_t>(num_rows) + static_cast<size_t>(r)] =
+          from[c];
     }
   }
-  const TableRef made = intern(std::move(result));
+  return result;
+}
+
+TableRef TablePool::transposed(TableRef ref) {
+  if (const TableRef known = transposed_[static_cast<size_t>(ref)]; known >= 0) return known;
+  const TableRef made = intern(table(ref).transposed());
   transposed_[static_cast<size_t>(ref)] = made;
   transposed_[static_cast<size_t>(made)] = ref;
   return made;

@@ -25,6 +25,7 @@ struct Matrix {
     return costs.data() + static_cast<size_t>(r) * static_cast<size_t>(num_cols);
   }
   double at(int32_t r, int32_t c) const { return row(r)[c]; }
+  Matrix transposed() const;
 };
 
 using TableRef = int32_t;

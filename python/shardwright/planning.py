@@ -95,8 +95,8 @@ def plan(
         num_microbatches=max(
             _integer("num_microbatches", num_microbatches), step_graph.num_microbatches
         ),
-        time_limit_s=_seconds(time_limit_s),
-        relative_gap=_gap(relative_gap),
+        time_limit_s=_number("time_limit_s", time_limit_s, "a positive number of seconds", "60"),
+        relative_gap=_number("relative_gap", relative_gap, "a number, 0 or more", "1e-4"),
         shard_all_products=shard_all_products,
         graph_hash=step_graph.hash(),
         on_progress=on_progress,
@@ -221,25 +221,14 @@ def given_cluster(cluster: Cluster | str) -> Cluster:
     )
 
 
-def _seconds(value: object) -> float:
+def _number(name: str, value: object, what: str, example: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     raise ConfigError(
-        "time_limit_s must be a positive number of seconds.",
+        f"{name} must be {what}.",
         code="E520",
-        values=[f"time_limit_s: {value!r}"],
-        advice="time_limit_s=60",
-    )
-
-
-def _gap(value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    raise ConfigError(
-        "relative_gap must be a number, 0 or more.",
-        code="E520",
-        values=[f"relative_gap: {value!r}"],
-        advice="relative_gap=1e-4",
+        values=[f"{name}: {value!r}"],
+        advice=f"{name}={example}",
     )
 
 

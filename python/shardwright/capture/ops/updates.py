@@ -7,6 +7,7 @@ capture. The functional kernels repeat the arithmetic of torch.optim's single-te
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -191,23 +192,11 @@ def _fused_adam(
 
 
 def _adam_master_update(
-    master: Tensor,
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    step_size: Tensor,
-    eps: Tensor,
-    decay: Tensor,
-    *,
-    beta1: float,
-    beta2: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    master: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *group: Tensor,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     state = (master.clone(), exp_avg.clone(), exp_avg_sq.clone())
-    param = _adam_master_update_(
-        state[0], grad, *state[1:], step_size, eps, decay, beta1=beta1, beta2=beta2, dtype=dtype
-    )
-    return param, *state
+    return _adam_master_update_(state[0], grad, *state[1:], *group, **options), *state
 
 
 def _adam_master_update_(
