@@ -1,0 +1,94 @@
+// What layers cost by the specs in which their main values enter and leave: for every layer class,
+// logical mesh and price of memory the exact table over (entry spec, exit spec), by elimination.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "interop/layer_graphs.h"
+#include "mesh/cluster.h"
+#include "sharding/registry.h"
+
+namespace shardwright {
+
+// What a byte per device is taken to cost, in microseconds of the step, to trade time for memory.
+struct MemoryPrice {
+  double fixed_us_per_byte = 0;  // see LayerCost
+  double saved_us_per_byte = 0;
+};
+
+struct LayerCostOptions {
+  int num_microbatches = 1;
+  // Most specs at a boundary; see LayerTable.
+  int max_specs = 8;
+  // As ModelOptions::shard_all_products.
+  bool shard_all_products = false;
+};
+
+// One way to run a layer on a mesh, per device. Times include conversions inside the layer, none of
+// the transfers between layers.
+struct LayerCost {
+  bool possible = false;
+  // num_microbatches * (forward + backward) + update + prices, in units (costUnits) as solved for.
+  std::int64_t cost_units = 0;
+  double forward_us = 0;   // of one microbatch
+  double backward_us = 0;  // of one microbatch
+  double update_us = 0;    // of one step
+  // Alive throughout forward and backward whatever the number of microbatches in flight:
+  // parameters, optimizer state, buffers, batch, sums over microbatches.
+  std::int64_t fixed_bytes = 0;
+  // Per microbatch in flight: made in forward (or received then) and read in backward.
+  std::int64_t saved_bytes = 0;
+  // Of saved_bytes: the entering and the leaving main value in their own specs. Where two layers of
+  // one stage meet and both save the value, it is there once.
+  std::int64_t saved_entry_bytes = 0;
+  std::int64_t saved_exit_bytes = 0;
+  // Most bytes alive at any moment of forward and backward, without fixed and saved bytes.
+  std::int64_t transient_bytes = 0;
+  // Most bytes alive at any moment of the update, without the fixed bytes.
+  std::int64_t update_bytes = 0;
+};
+
+// Costs of one class on one mesh. Entry spec: of main_in and grad_out; exit spec: of main_out and
+// grad_in. Both are boundary specs (see boundary_specs.h) of the shape of the main value of the
+// whole graph; without one there is one empty spec that stands for any.
+//
+// Main values of one shape and dtype have one list of specs on a mesh, whichever class and side
+// they stand on, so that tables of neighbours can be joined by index. Of more than max_specs the
+// list holds those that come nearest to some class's optimum at the first price (ties to the first
+// enumerated), and always the whole one: a restriction of the model.
+struct LayerTable {
+  std::vector<ShardingSpec> entry_specs;
+  std::vector<ShardingSpec> exit_specs;
+  std::vector<std::vector<LayerCost>> costs;  // [price][entry * exit_specs.size() + exit]
+
+  const LayerCost& at(std::size_t price, std::size_t entry, std::size_t exit) const {
+    return costs[price][entry * exit_specs.size() + exit];
+  }
+};
+
+// Tables of all classes of a step. Each entry is the least of the problem that Model states for the
+// class's graph with both specs forced and the memory priced; no memory limit.
+//
+// Other values of other layers are taken to arrive in whatever spec suits the reader at no cost.
+class LayerCosts {
+ public:
+  // Keeps what it needs of `graphs`.
+  LayerCosts(const LayerGraphs& graphs, const RuleRegistry& registry,
+             const LayerCostOptions& options);
+  ~LayerCosts();
+  LayerCosts(LayerCosts&&) noexcept;
+  LayerCosts& operator=(LayerCosts&&) noexcept;
+
+  // One table per class. `cluster` is the submesh that `mesh` lies on. Contract: prices not empty,
+  // not negative.
+  std::vector<LayerTable> tables(const DeviceMesh& mesh, const Cluster& cluster,
+                                 const std::vector<MemoryPrice>& prices) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shardwright
