@@ -325,7 +325,7 @@ def parallelize(
             and backward; gradients are added up and the update runs once. Losses and gradients are
             those of the whole batch; see docs/concepts/microbatches.md for what cannot be cut.
         num_stages: in how many pipeline stages the layers run, each on ranks of its own.
-        schedule: order in which stages take microbatches, "1f1b" or "gpipe".
+        schedule: order in which stages take microbatches, "1f1b", "gpipe" or "zero_bubble".
         stage_ranks: ranks of every stage, such as `(1, 2)`; by default equally many.
         stage_meshes: shape of every stage's mesh; by default the planner chooses.
         stage_boundaries: names of the modules that begin the second, third, ... stage; by default

@@ -36,7 +36,8 @@ class Section:
         copies: new values it copies into the storage of inputs.
         accumulates: those of `gives` that are added up over microbatches: the section takes what
             was added up so far after `takes`, and gives that with its own added.
-        round: of the update: how many exchanges with other stages come before it.
+        round: of the update: how many exchanges with other stages come before it. Of a backward in
+            two parts: 0 for what gradients for other stages need, 1 for the rest.
     """
 
     stage: int

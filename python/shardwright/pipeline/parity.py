@@ -50,7 +50,7 @@ def check_pipeline_parity(
         make_step: as for `shardwright.testing.check_parity`.
         meshes: shape of every stage's mesh.
         num_microbatches: in how many parts the batch goes through.
-        schedule: "gpipe" or "1f1b".
+        schedule: "gpipe", "1f1b" or "zero_bubble".
         boundaries: modules that begin the second, third, ... stage.
         steps: how many.
         dtype: models and batches are converted to it; None leaves them.

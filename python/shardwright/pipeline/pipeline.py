@@ -20,7 +20,7 @@ from shardwright.pipeline.stage_assignment import even_boundaries
 from shardwright.pipeline.stage_graphs import StageGraphs, Transfer, split_stages
 from shardwright.plan import Plan
 
-SCHEDULES = ("gpipe", "1f1b")
+SCHEDULES = ("gpipe", "1f1b", "zero_bubble")
 
 # Plans one stage: (its graph, its number, its number of devices) -> plan.
 StagePlanner = Callable[[StepGraph, int, int], Plan]
@@ -41,6 +41,11 @@ class PipelineOptions:
     schedule: str = "1f1b"
     boundaries: tuple[str, ...] | None = None
     stage_ranks: tuple[int, ...] | None = None
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the schedule takes gradients for other stages and weight gradients apart."""
+        return self.schedule == "zero_bubble"
 
     def devices_of_stages(self, num_devices: int) -> tuple[int, ...]:
         """Devices of every stage.
@@ -202,7 +207,7 @@ def build_pipeline(
     boundaries = options.boundaries
     if boundaries is None:
         boundaries = tuple(even_boundaries(step_graph, options.num_stages))
-    stages = split_stages(step_graph, boundaries)
+    stages = split_stages(step_graph, boundaries, splits_backward=options.splits_backward)
     plans = [
         plan_stage(graph, stage, count)
         for stage, (graph, count) in enumerate(zip(stages.graphs, counts, strict=True))

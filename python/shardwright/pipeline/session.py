@@ -113,7 +113,7 @@ class PipelineSession(Session):
             raise value
         boundaries, texts, cluster_text = value
         return Pipeline(
-            split_stages(graph, boundaries),
+            split_stages(graph, boundaries, splits_backward=self.stages.splits_backward),
             [Plan.from_dict(json.loads(text)) for text in texts],
             self.stages.schedule,
             Cluster.from_dict(json.loads(cluster_text)),

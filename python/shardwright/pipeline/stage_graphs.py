@@ -17,6 +17,7 @@ from torch import fx
 
 from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph
 from shardwright.errors import InternalError
+from shardwright.pipeline.backward_split import nodes_not_for_others, split_convolutions
 from shardwright.pipeline.stage_assignment import EVERYWHERE, StageAssignment, assign_stages
 
 When = Literal["start", "forward", "backward", "update"]
@@ -59,6 +60,8 @@ class StageGraphs:
         transfers: in the order in which they are sent within their part of the step.
         result_stages: per result of the whole step the stage that computes it.
         num_rounds: rounds of the update.
+        splits_backward: whether backward is in two parts: nodes that gradients for other stages
+            need first (`meta["round"]` 0), all others, those of weight gradients, after them (1).
     """
 
     whole: StepGraph
@@ -66,23 +69,31 @@ class StageGraphs:
     transfers: tuple[Transfer, ...]
     result_stages: tuple[int, ...]
     num_rounds: int
+    splits_backward: bool = False
 
 
-def split_stages(step_graph: StepGraph, boundaries: Sequence[str]) -> StageGraphs:
+def split_stages(
+    step_graph: StepGraph, boundaries: Sequence[str], *, splits_backward: bool = False
+) -> StageGraphs:
     """Cuts a step into stages.
 
     Args:
         step_graph: the step, in microbatches or not.
         boundaries: modules that begin the second, third, ... stage.
+        splits_backward: whether what gradients for other stages need comes first in each stage's
+            backward, see `StageGraphs`.
 
     Raises:
         ConfigError: E527 for boundaries that are none; PlanError: E334, see docs/errors.md.
     """
     assignment = assign_stages(step_graph, boundaries)
+    if splits_backward:
+        step_graph = split_convolutions(step_graph, assignment.stages)
+        assignment = assign_stages(step_graph, boundaries)
     while (split := _split_sums(step_graph, assignment)) is not None:
         step_graph = split
         assignment = assign_stages(step_graph, boundaries)
-    return _Cutter(step_graph, assignment).cut()
+    return _Cutter(step_graph, assignment, splits_backward).cut()
 
 
 def _split_sums(step_graph: StepGraph, assignment: StageAssignment) -> StepGraph | None:
@@ -135,8 +146,11 @@ def _with_split_sum(step_graph: StepGraph, accumulate: fx.Node) -> StepGraph:
 
 
 class _Cutter:
-    def __init__(self, step_graph: StepGraph, assignment: StageAssignment) -> None:
+    def __init__(
+        self, step_graph: StepGraph, assignment: StageAssignment, splits_backward: bool
+    ) -> None:
         self.step = step_graph
+        self.splits_backward = splits_backward
         self.stages = assignment.stages
         self.num_stages = assignment.num_stages
         self.nodes: list[fx.Node] = list(step_graph.graph_module.graph.nodes)
@@ -168,7 +182,9 @@ class _Cutter:
             if spec.updates is None
         ]
         num_rounds = 1 + max(self.rounds.values(), default=0)
-        return StageGraphs(self.step, graphs, transfers, tuple(results), num_rounds)
+        return StageGraphs(
+            self.step, graphs, transfers, tuple(results), num_rounds, self.splits_backward
+        )
 
     def _number_round(self, node: fx.Node) -> None:
         """How many exchanges between stages an update node has to wait for."""
@@ -318,13 +334,18 @@ class _StageWriter:
         self, incoming: Mapping[fx.Node, Transfer], outgoing: Mapping[fx.Node, Transfer]
     ) -> list[tuple[tuple[int, int, int, bool], fx.Node]]:
         """Calls and sends: forward, then backward, then the update round by round."""
+        late: set[fx.Node] = set()
+        if self.cutter.splits_backward:
+            late = nodes_not_for_others(
+                (n for n, rank in self.rank.items() if rank == 1 and n.op == "call_function"),
+                (n for n, transfer in outgoing.items() if transfer.when == "backward"),
+            )
         order: list[tuple[tuple[int, int, int, bool], fx.Node]] = []
         for node, rank in self.rank.items():
             if node.op == "call_function" and node not in incoming:
                 number = self.cutter.number[node]
-                order.append(
-                    ((rank, self.cutter.rounds[node] if rank == 2 else 0, number, False), node)
-                )
+                turn = self.cutter.rounds[node] if rank == 2 else int(node in late)
+                order.append(((rank, turn, number, False), node))
         for node, transfer in outgoing.items():
             number = self.cutter.number[node]
             order.append(((_RANK[transfer.when], transfer.round, number, True), node))

@@ -1,10 +1,10 @@
-"""One step of one stage: its list of actions, then the update round by round."""
+"""One step of the stages of one group of ranks: its list of actions, then the update in rounds."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from shardwright import _core
 from shardwright.pipeline.pipeline import Pipeline, PlannedTransfer
@@ -12,6 +12,8 @@ from shardwright.pipeline.stage_graphs import Transfer
 from shardwright.runtime.section_loop import StepRun
 
 Value = TypeVar("Value")
+# Parts of a microbatch in one stage; a backward "B" is "I", then "W".
+Part = Literal["F", "I", "W"]
 
 
 class Transport(ABC, Generic[Value]):
@@ -52,9 +54,10 @@ class StageSteps(Generic[Value]):
         # Gradients for other stages of microbatches whose backward is done.
         self._leaving: dict[tuple[Transfer, int | None], Value] = {}
         sections = list(enumerate(pipeline.programs[stage].sections))
-        self._sections = {
-            phase: [number for number, section in sections if section.phase == phase]
-            for phase in ("forward", "backward")
+        self._sections: dict[Part, list[int]] = {
+            "F": [n for n, s in sections if s.phase == "forward"],
+            "I": [n for n, s in sections if s.phase == "backward" and s.round == 0],
+            "W": [n for n, s in sections if s.phase == "backward" and s.round == 1],
         }
         self._rounds = {
             turn: [n for n, s in sections if s.phase == "update" and s.round == turn]
@@ -88,15 +91,14 @@ class StageSteps(Generic[Value]):
         kind, microbatch = action.kind, action.microbatch
         before, after = self._stage - 1, self._stage + 1
         if kind == "F":
-            for number in self._sections["forward"]:
-                self._step.run(number, microbatch)
+            self._compute("F", microbatch)
         elif kind == "B":
-            for number in self._sections["backward"]:
-                self._step.run(number, microbatch)
-            for planned in self._gradients:
-                value = self._step.value(planned.source, microbatch)
-                self._leaving[planned.transfer, microbatch] = value
-            self._step.leave(microbatch)
+            self._compute("I", microbatch)
+            self._compute("W", microbatch)
+        elif kind == "I":
+            self._compute("I", microbatch)
+        elif kind == "W":
+            self._compute("W", microbatch)
         elif kind == "SEND_F":
             self._send("forward", after if action.peer is None else action.peer, microbatch)
         elif kind == "SEND_B":
@@ -104,11 +106,19 @@ class StageSteps(Generic[Value]):
         elif kind == "RECV_F":
             peer = before if action.peer is None else action.peer
             yield from self._receive("forward", peer, microbatch)
-        elif kind == "RECV_B":
+        else:
             peer = after if action.peer is None else action.peer
             yield from self._receive("backward", peer, microbatch)
-        else:
-            raise ValueError(f"action {action} cannot be run")
+
+    def _compute(self, part: Part, microbatch: int) -> None:
+        for number in self._sections[part]:
+            self._step.run(number, microbatch)
+        if part == "I":
+            for planned in self._gradients:
+                value = self._step.value(planned.source, microbatch)
+                self._leaving[planned.transfer, microbatch] = value
+        elif part == "W":
+            self._step.leave(microbatch)
 
     def _exchange(self, when: str, turn: int) -> Iterator[None]:
         """All transfers of a part of the step outside of microbatches, in one order for all."""

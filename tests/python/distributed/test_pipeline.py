@@ -51,8 +51,9 @@ def _check(results, names, loss_error, error):
         (2, {"num_stages": 2, "num_microbatches": 4}),
         (3, {"num_stages": 2, "num_microbatches": 2, "stage_ranks": (1, 2)}),
         (4, {"num_stages": 2, "num_microbatches": 2, "schedule": "gpipe"}),
+        (2, {"num_stages": 2, "num_microbatches": 4, "schedule": "zero_bubble"}),
     ],
-    ids=["pp2", "1+2", "pp2x2 gpipe"],
+    ids=["pp2", "1+2", "pp2x2 gpipe", "pp2 zero_bubble"],
 )
 def test_integers_with_a_tied_embedding_are_equal_bit_for_bit(world, options):
     results = run_ranks(world, _train, "gpt_integer", options, torch.float32)
@@ -61,8 +62,12 @@ def test_integers_with_a_tied_embedding_are_equal_bit_for_bit(world, options):
 
 
 @pytest.mark.distributed
-def test_four_stages_of_float64_agree_to_rounding():
-    options = {"num_stages": 4, "num_microbatches": 4}
+@pytest.mark.parametrize(
+    "schedule",
+    ["zero_bubble", *(pytest.param(s, marks=pytest.mark.slow) for s in ("gpipe", "1f1b"))],
+)
+def test_four_stages_of_float64_agree_to_rounding(schedule):
+    options = {"num_stages": 4, "num_microbatches": 4, "schedule": schedule}
     results = run_ranks(4, _train, "gpt_tiny", options, torch.float64, {"layers": 4})
     # AdamW divides the gradient of a key bias, which is pure rounding, by its own size.
     _check(results, _names("gpt_tiny", {"layers": 4}), 1e-12, 1e-9)

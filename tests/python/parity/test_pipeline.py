@@ -35,6 +35,9 @@ def _parity(target, meshes, count, dtype=torch.float32, settings=None, **options
         ("gpt_integer", [(2,), (2,)], 2, "1f1b", {}),
         ("gpt_integer", [(1,)] * 4, 4, "gpipe", {"layers": 4}),
         ("wide_resnet_integer", [(2,), (1,)], 4, "gpipe", {}),
+        ("gpt_integer", [(2,), (1,)], 4, "zero_bubble", {}),
+        ("gpt_integer", [(1,)] * 4, 8, "zero_bubble", {"layers": 4}),
+        ("wide_resnet_integer", [(1,), (2,)], 4, "zero_bubble", {}),
     ],
 )
 def test_integers_agree_bit_for_bit(target, meshes, count, schedule, settings):
@@ -44,18 +47,20 @@ def test_integers_agree_bit_for_bit(target, meshes, count, schedule, settings):
     assert any(name.startswith("grad ") for name in report.errors)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
 @pytest.mark.parametrize(
     ("target", "meshes", "count"),
     [("gpt_tiny", [(1,), (2,)], 4), ("wide_resnet_tiny", [(1,), (2,)], 2)],
 )
-def test_float64_agrees_to_rounding(target, meshes, count):
-    report = _parity(target, meshes, count, torch.float64)
+def test_float64_agrees_to_rounding(target, meshes, count, schedule):
+    report = _parity(target, meshes, count, torch.float64, schedule=schedule)
     noise = [name for name in report.errors if name.endswith("attention.qkv.bias")]
     assert max(e for name, e in report.errors.items() if name not in noise) <= 1e-12
     assert max((report.errors[name] for name in noise), default=0.0) <= 1e-8
 
 
-def test_skip_connections_cross_stages():
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble"])
+def test_skip_connections_cross_stages(schedule):
     def make():
         torch.manual_seed(0)
         model = Skips()
@@ -63,13 +68,14 @@ def test_skip_connections_cross_stages():
         return _skipping_step, (model, optimizer, torch.randn(8, 8), torch.randn(8, 8))
 
     report = check_pipeline_parity(
-        make, meshes=[(1,), (2,), (1,), (1,)], num_microbatches=4, cluster=slow_compute(5)
-    )
+        make, meshes=[(1,), (2,), (1,), (1,)], num_microbatches=4, schedule=schedule,
+        cluster=slow_compute(5),
+    )  # fmt: skip
     assert report.max_rel_error <= 1e-12
 
 
 @functools.cache
-def _pipeline():
+def _pipeline(schedule):
     """A GPT of integers with a tied embedding in two stages of two ranks, planned once."""
     found = []
 
@@ -80,7 +86,7 @@ def _pipeline():
     original = parity.run_pipeline_parity
     parity.run_pipeline_parity = keep
     try:
-        report = _parity("gpt_integer", [(2,), (2,)], 4)
+        report = _parity("gpt_integer", [(2,), (2,)], 4, schedule=schedule)
     finally:
         parity.run_pipeline_parity = original
     assert report.max_rel_error == 0.0
@@ -110,26 +116,26 @@ def _on_send(change):
     return plant
 
 
-def _on_action(change):
-    """A bug in the list of actions: `change(kind, microbatch)` gives the microbatches computed."""
+def _on_computation(change):
+    """A bug in what is computed: `change(part, stage, microbatch)` gives the microbatches."""
 
     def plant(monkeypatch):
-        act = stage_steps.StageSteps._act
+        compute = stage_steps.StageSteps._compute
 
-        def wrong(self, action):
+        def wrong(self, part, microbatch):
             run = self._step.run
 
             def changed(number, microbatch):
-                for other in change(action.kind, self._stage, microbatch):
+                for other in change(part, self._stage, microbatch):
                     run(number, other)
 
             self._step.run = changed
             try:
-                yield from act(self, action)
+                compute(self, part, microbatch)
             finally:
                 self._step.run = run
 
-        monkeypatch.setattr(stage_steps.StageSteps, "_act", wrong)
+        monkeypatch.setattr(stage_steps.StageSteps, "_compute", wrong)
 
     return plant
 
@@ -179,19 +185,68 @@ BUGS = {
     "gradients to the wrong ranks": _on_send(_swapped("backward")),
     "first microbatch lost on the way": _on_send(_lost("forward", 0)),
     "last gradient lost on the way": _on_send(_lost("backward", 3)),
-    "last microbatch not computed back": _on_action(
-        lambda kind, stage, n: [] if (kind, stage, n) == ("B", 1, 3) else [n]
+    "last microbatch not computed back": _on_computation(
+        lambda part, stage, n: [] if (part, stage, n) == ("I", 1, 3) else [n]
     ),
-    "backward counted twice": _on_action(
-        lambda kind, stage, n: [n, n] if (kind, stage, n) == ("B", 0, 1) else [n]
+    "backward counted twice": _on_computation(
+        lambda part, stage, n: [n, n] if (part, stage, n) == ("I", 0, 1) else [n]
     ),
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_planted_bugs_are_caught(name, monkeypatch):
-    pipeline = _pipeline()
-    BUGS[name](monkeypatch)
+def _saved_values_of_another(monkeypatch):
+    """Weight gradients of microbatch 2 in stage 1, which wait for their turn until 3 is back."""
+    compute = stage_steps.StageSteps._compute
+
+    def wrong(self, part, microbatch):
+        if (part, self._stage, microbatch) == ("W", 1, 2):
+            mine, other = self._step._made[2:]
+            forward = self._pipeline.programs[1].sections[0].gives
+            mine.update({ref: other[ref] for ref in forward if ref in mine and ref in other})
+        compute(self, part, microbatch)
+
+    monkeypatch.setattr(stage_steps.StageSteps, "_compute", wrong)
+
+
+def _dropped_too_early(monkeypatch):
+    """What a microbatch saved is let go when its gradients are sent."""
+    compute = stage_steps.StageSteps._compute
+
+    def wrong(self, part, microbatch):
+        compute(self, part, microbatch)
+        if part == "I":
+            self._step.leave(microbatch)
+
+    monkeypatch.setattr(stage_steps.StageSteps, "_compute", wrong)
+
+
+ZERO_BUBBLE_BUGS = {
+    "weight gradients of a microbatch lost": _on_computation(
+        lambda part, stage, n: [] if (part, stage, n) == ("W", 1, 2) else [n]
+    ),
+    "weight gradients of a microbatch twice": _on_computation(
+        lambda part, stage, n: [n, n] if (part, stage, n) == ("W", 1, 2) else [n]
+    ),
+    "weight gradients of one microbatch for another": _on_computation(
+        lambda part, stage, n: [3] if (part, stage, n) == ("W", 1, 2) else [n]
+    ),
+    "weight gradients from what another microbatch saved": _saved_values_of_another,
+    "saved values dropped before the weight gradients": _dropped_too_early,
+    "gradients of a microbatch not computed": _on_computation(
+        lambda part, stage, n: [] if (part, stage, n) == ("I", 1, 3) else [n]
+    ),
+    "stale activation": _on_send(_stale),
+    "gradients to the wrong ranks": _on_send(_swapped("backward")),
+}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"),
+    [("1f1b", name) for name in BUGS] + [("zero_bubble", name) for name in ZERO_BUBBLE_BUGS],
+)
+def test_planted_bugs_are_caught(schedule, name, monkeypatch):
+    pipeline = _pipeline(schedule)
+    (BUGS if schedule == "1f1b" else ZERO_BUBBLE_BUGS)[name](monkeypatch)
     try:
         error = _run(pipeline)
     except (KeyError, IndexError, RuntimeError):
@@ -199,5 +254,6 @@ def test_planted_bugs_are_caught(name, monkeypatch):
     assert error > 1e-6
 
 
-def test_the_pipeline_of_the_planted_bugs_is_right_without_them():
-    assert _run(_pipeline()) == 0.0
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_the_pipeline_of_the_planted_bugs_is_right_without_them(schedule):
+    assert _run(_pipeline(schedule)) == 0.0

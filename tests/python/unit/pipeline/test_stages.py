@@ -111,6 +111,40 @@ def test_nodes_are_neither_lost_nor_computed_twice():
         assert {placeholders[p] for p in inputs} <= free
 
 
+@pytest.mark.parametrize("target", ["gpt_tiny", "wide_resnet_tiny"])
+def test_backward_in_two_parts_begins_with_what_other_stages_need(target):
+    step, args = getattr(zoo, target)()
+    graph = split_microbatches(capture(step, args), 2)
+    boundaries = even_boundaries(graph, 2)
+    plain = split_stages(graph, boundaries)
+    stages = split_stages(graph, boundaries, splits_backward=True)
+    assert stages.transfers == plain.transfers
+    for stage, part in enumerate(stages.graphs):
+        rounds = [n.meta["round"] for n in _calls(part) if n.meta["phase"] == "backward"]
+        assert rounds == sorted(rounds)
+        sends = [n for n in _calls(part) if n.target is torch.ops.shardwright.send.default]
+        needed = _ancestors([n for n in sends if n.meta["phase"] == "backward"])
+        first = {n for n in _calls(part) if (n.meta["phase"], n.meta["round"]) == ("backward", 0)}
+        assert first == {n for n in needed if n.op == "call_function"
+                         and n.meta["phase"] == "backward"}  # fmt: skip
+        assert bool(first) == (stage == 1)
+    # The matrix products of weight gradients wait, and convolutions are taken apart for it.
+    last = [n for n in _calls(stages.graphs[1]) if n.meta["phase"] == "backward"]
+    kind = "aten.mm" if target == "gpt_tiny" else "aten.convolution_backward"
+    heavy = [n for n in last if str(n.target).startswith(kind)]
+    assert len([n for n in heavy if n.meta["round"] == 1]) == len(heavy) / 2
+
+
+def _ancestors(nodes):
+    found, waiting = set(), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
+
+
 def _inputs_of(node):
     found, waiting = set(), [node]
     while waiting:
@@ -207,7 +241,7 @@ def test_devices_that_cannot_be_shared_out_are_refused(num_devices, options):
     [
         ({"num_stages": 0}, "E520"),
         ({"num_microbatches": 0}, "E520"),
-        ({"num_stages": 2, "schedule": "zero_bubble"}, "E528"),
+        ({"num_stages": 2, "schedule": "dualpipe"}, "E528"),
         ({"num_stages": 2, "mesh": (2,)}, "E528"),
         ({"num_stages": 2, "stage_ranks": (1,)}, "E528"),
         ({"num_stages": 2, "stage_meshes": [(1,), (1,), (1,)]}, "E528"),
