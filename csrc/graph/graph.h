@@ -99,6 +99,10 @@ struct Node {
   Phase phase = Phase::kForward;
   std::string module_path;  // "layers.3.mlp.up", "" when unknown
   std::string source;       // "train.py:41", "" when unknown
+  // Which recorded forward op this node is, differentiates or computes again: forward ops are
+  // numbered as the user's code ran them. -1 when unknown, as for the engine's sums of gradients.
+  std::int64_t forward_index = -1;
+  int layer_marks = 0;  // of a forward op: how many calls of sw.mark_layer() came before it
   std::optional<InputLabel> input;
 
   // Tensor operands in order: values in args depth first, then in kwargs. A value used twice

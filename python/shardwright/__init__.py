@@ -17,6 +17,7 @@ from shardwright.errors import (
     ShardwrightError,
     SolverError,
 )
+from shardwright.layer_marks import mark_layer
 from shardwright.plan import Plan
 from shardwright.planning import plan
 from shardwright.rules import register_rule
@@ -43,6 +44,7 @@ __all__ = [
     "StageMemory",
     "StageSolution",
     "__version__",
+    "mark_layer",
     "parallelize",
     "plan",
     "register_rule",

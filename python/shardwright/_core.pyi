@@ -715,6 +715,26 @@ def cluster_layers(
     forced_begins: Sequence[int] = ...,
 ) -> LayerClustering: ...
 
+class ForwardLayers:
+    @property
+    def begins(self) -> list[int]: ...
+    @property
+    def flops(self) -> list[int]: ...
+    @property
+    def entering_bytes(self) -> list[int]: ...
+    @property
+    def class_of_layer(self) -> list[int]: ...
+    @property
+    def layer_of_node(self) -> list[int]: ...
+
+def find_layers(
+    graph: Graph,
+    registry: RuleRegistry,
+    num_layers: int | None = None,
+    most_layers: int = 128,
+) -> ForwardLayers: ...
+def assign_layers(graph: Graph, starts: Sequence[str]) -> list[int]: ...
+
 # --- stage search: see shardwright.stages ---
 
 def search_stages(

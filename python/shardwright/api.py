@@ -328,8 +328,9 @@ def parallelize(
         schedule: order in which stages take microbatches, "1f1b", "gpipe" or "zero_bubble".
         stage_ranks: ranks of every stage, such as `(1, 2)`; by default equally many.
         stage_meshes: shape of every stage's mesh; by default the planner chooses.
-        stage_boundaries: names of the modules that begin the second, third, ... stage; by default
-            the numbered layers are shared out evenly.
+        stage_boundaries: what begins the second, third, ... stage: names of modules, or fx names of
+            forward nodes; by default the layers that are found (and marked, `sw.mark_layer`) are
+            shared out evenly by FLOPs.
         timeout: of every collective, in seconds.
         time_limit_s: for the search.
         check: proves every program with the static checker before it runs.

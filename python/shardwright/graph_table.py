@@ -151,6 +151,8 @@ class _TableWriter:
                 "phase": node.meta.get("phase") or "forward",
                 "module_path": node.meta.get("module_path") or "",
                 "source": node.meta.get("source") or "",
+                "forward_index": node.meta.get("forward_index"),
+                "layer_marks": node.meta.get("layer_marks", 0),
                 "input": label,
             }
         )

@@ -93,6 +93,10 @@ Node toNode(const py::dict& table) {
   node.phase = parsePhase(table["phase"].cast<std::string>());
   node.module_path = table["module_path"].cast<std::string>();
   node.source = table["source"].cast<std::string>();
+  if (!table["forward_index"].is_none()) {
+    node.forward_index = table["forward_index"].cast<std::int64_t>();
+  }
+  node.layer_marks = table["layer_marks"].cast<int>();
   if (!table["input"].is_none()) {
     node.input = toLabel(table["input"].cast<py::dict>());
   }
@@ -164,6 +168,9 @@ py::dict fromNode(const Node& node) {
   table["phase"] = phaseName(node.phase);
   table["module_path"] = node.module_path;
   table["source"] = node.source;
+  table["forward_index"] =
+      node.forward_index < 0 ? py::object(py::none()) : py::cast(node.forward_index);
+  table["layer_marks"] = node.layer_marks;
   table["input"] = py::none();
   if (node.input) {
     py::dict label;

@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "bindings/core/bind.h"
+#include "interop/forward_layers.h"
+#include "interop/layer_assignment.h"
 #include "interop/layer_clustering.h"
 
 namespace py = pybind11;
@@ -41,6 +43,24 @@ LayerClustering clusterFromPython(const std::vector<std::int64_t>& flops,
                        {num_layers, most_layers, flop_tolerance, std::move(forced_begins)});
 }
 
+std::vector<std::int32_t> assignFromPython(const Graph& graph,
+                                           const std::vector<std::string>& starts) {
+  const py::gil_scoped_release release;
+  return assignLayers(graph, layerBegins(graph, starts));
+}
+
+ForwardLayers findFromPython(const Graph& graph, const RuleRegistry& registry,
+                             std::optional<int> num_layers, int most_layers) {
+  const py::gil_scoped_release release;
+  return findLayers(graph, registry, {.num_layers = num_layers, .most_layers = most_layers});
+}
+
+std::vector<std::size_t> beginsToPython(const ForwardLayers& layers) {
+  std::vector<std::size_t> begins;
+  for (const NodeId begin : layers.begins) begins.push_back(begin.index());
+  return begins;
+}
+
 }  // namespace
 
 void bindLayers(py::module_& module) {
@@ -55,6 +75,17 @@ void bindLayers(py::module_& module) {
              py::arg("flop_tolerance") = 0.5,
              py::arg("forced_begins") = std::vector<std::int32_t>(),
              "Cuts operations in order into layers; values are (producer or -1, bytes).");
+  py::class_<ForwardLayers>(module, "ForwardLayers", "Layers of the forward ops of a step.")
+      .def_property_readonly("begins", &beginsToPython)
+      .def_readonly("flops", &ForwardLayers::flops)
+      .def_readonly("entering_bytes", &ForwardLayers::entering_bytes)
+      .def_readonly("class_of_layer", &ForwardLayers::class_of_layer)
+      .def_readonly("layer_of_node", &ForwardLayers::layer_of_node);
+  module.def("find_layers", &findFromPython, py::arg("graph"), py::arg("registry"),
+             py::arg("num_layers") = py::none(), py::arg("most_layers") = 128,
+             "Cuts the forward ops of a step into layers.");
+  module.def("assign_layers", &assignFromPython, py::arg("graph"), py::arg("starts"),
+             "Layer of every node, given the ops or modules that begin the layers 1, 2, ...");
 }
 
 }  // namespace shardwright

@@ -1,8 +1,9 @@
 """StepGraph: one functional ATen graph of a whole training step, with labelled ends.
 
 Nodes carry `meta["val"]` (fake CPU tensor), `meta["phase"]` (forward, backward or update),
-`meta["module_path"]` and `meta["source"]`. Strides carry no meaning: `aten.view.default` stands
-for any reshape, and a consumer that needs a layout makes it.
+`meta["module_path"]`, `meta["source"]`, and where known `meta["forward_index"]`: which forward op,
+in the order they ran, it is, differentiates or computes again. Strides carry no meaning:
+`aten.view.default` stands for any reshape, and a consumer that needs a layout makes it.
 """
 
 from __future__ import annotations

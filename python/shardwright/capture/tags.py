@@ -1,7 +1,7 @@
-"""Phase, module path and source line of every recorded node.
+"""Phase, module path, source line and place in forward of every recorded node.
 
-A backward node takes module path and source of the forward node it differentiates: autograd
-numbers its functions, and hooks say which function runs.
+A backward node takes module path, source and `forward_index` of the forward node it
+differentiates: autograd numbers its functions, and hooks say which function runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from shardwright.capture.batch_norm import STATISTICS_COUNT
+from shardwright.layer_marks import ON_MARK
 
 _NOTES = "notes"
 
@@ -31,18 +32,22 @@ class Tags:
         self._stack: list[str] = []
         self._phase = ""
         self._source = ""
-        self._origin: dict[int, tuple[str, str]] = {}
+        self._origin: dict[int, tuple[str, str, int | None]] = {}
         self._function: int | None = None
         self.num_backward = 0
+        self._num_forward = 0
+        self._num_marks = 0
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Follows which module runs."""
         enter = nn.modules.module.register_module_forward_pre_hook(self._enter)
         leave = nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+        token = ON_MARK.set(self._mark)
         try:
             yield
         finally:
+            ON_MARK.reset(token)
             enter.remove()
             leave.remove()
 
@@ -50,12 +55,20 @@ class Tags:
         """Tags a new node; `settle` completes what only the whole graph can tell."""
         path = self._stack[-1] if self._stack else ""
         source = self._source
+        index: int | None = None
         if self._phase == "backward":
-            if not path and self._function is not None:
-                path, source = self._origin.get(self._function, ("", source))
+            if self._function is not None:
+                origin = self._origin.get(self._function, ("", source, None))
+                path, source = (path, source) if path else origin[:2]
+                index = origin[2]
         else:
-            number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
-            self._origin.setdefault(number, (path, source))
+            index = self._num_forward
+            self._num_forward += 1
+            node.meta["layer_marks"] = self._num_marks
+        # In backward too: checkpointing computes forward again, and may run it back.
+        number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        self._origin.setdefault(number, (path, source, index))
+        node.meta["forward_index"] = index
         node.meta["phase"] = self._phase
         node.meta["module_path"] = path
         node.meta["source"] = source
@@ -108,6 +121,10 @@ class Tags:
             elif "phase" not in node.meta:
                 node.meta.update(phase="forward", module_path="", source="")
 
+    def _mark(self) -> None:
+        if self._phase != "backward":  # checkpointing runs forward again there
+            self._num_marks += 1
+
     def _run(self, function: int | None) -> None:
         self._function = function
 
@@ -137,5 +154,6 @@ def copy_tags(source: fx.Node, target: fx.Node) -> None:
     """Gives a node made by a pass the tags of the node it replaces."""
     for key in ("phase", "module_path", "source"):
         target.meta[key] = source.meta.get(key, "")
-    if "batch_norm_count" in source.meta:
-        target.meta["batch_norm_count"] = source.meta["batch_norm_count"]
+    for key in ("batch_norm_count", "forward_index", "layer_marks"):
+        if key in source.meta:
+            target.meta[key] = source.meta[key]

@@ -16,7 +16,7 @@ from shardwright.errors import ConfigError, PlanError
 from shardwright.lowering.from_core import lower
 from shardwright.lowering.program import Program
 from shardwright.lowering.table import LocalRef, LocalTensor
-from shardwright.pipeline.stage_assignment import even_boundaries
+from shardwright.pipeline.layers import even_starts
 from shardwright.pipeline.stage_graphs import StageGraphs, Transfer, split_stages
 from shardwright.plan import Plan
 
@@ -33,7 +33,8 @@ class PipelineOptions:
     Attributes:
         num_stages: how many.
         schedule: one of `SCHEDULES`.
-        boundaries: modules that begin the second, third, ... stage; None shares out the layers.
+        boundaries: what begins the second, third, ... stage, as for `split_stages`; None shares out
+            the layers evenly by FLOPs.
         stage_ranks: devices of every stage; None shares them out evenly.
     """
 
@@ -92,7 +93,7 @@ class Pipeline:
         stages: the graphs.
         plans, programs: of every stage.
         cluster: the machines.
-        boundaries: modules that begin the second, third, ... stage.
+        boundaries: what begins the second, third, ... stage, as for `split_stages`.
         first_ranks: first global rank of every stage; the others follow.
         schedule: actions of every stage.
         transfers: in the order of `stages.transfers`.
@@ -206,7 +207,7 @@ def build_pipeline(
     counts = options.devices_of_stages(num_devices)
     boundaries = options.boundaries
     if boundaries is None:
-        boundaries = tuple(even_boundaries(step_graph, options.num_stages))
+        boundaries = even_starts(step_graph, options.num_stages)
     stages = split_stages(step_graph, boundaries, splits_backward=options.splits_backward)
     plans = [
         plan_stage(graph, stage, count)

@@ -18,7 +18,7 @@ from torch import fx
 from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph
 from shardwright.errors import InternalError
 from shardwright.pipeline.backward_split import nodes_not_for_others, split_convolutions
-from shardwright.pipeline.stage_assignment import EVERYWHERE, StageAssignment, assign_stages
+from shardwright.pipeline.layers import EVERY_LAYER, assign_layers
 
 When = Literal["start", "forward", "backward", "update"]
 _ACCUMULATE = torch.ops.shardwright.accumulate.default
@@ -73,86 +73,111 @@ class StageGraphs:
 
 
 def split_stages(
-    step_graph: StepGraph, boundaries: Sequence[str], *, splits_backward: bool = False
+    step_graph: StepGraph, starts: Sequence[str], *, splits_backward: bool = False
 ) -> StageGraphs:
     """Cuts a step into stages.
 
     Args:
         step_graph: the step, in microbatches or not.
-        boundaries: modules that begin the second, third, ... stage.
+        starts: what begins the second, third, ... stage: fx names of forward nodes, such as
+            `Layers.begins`, or names of modules, which stand for their first forward node.
         splits_backward: whether what gradients for other stages need comes first in each stage's
             backward, see `StageGraphs`.
 
     Raises:
-        ConfigError: E527 for boundaries that are none; PlanError: E334, see docs/errors.md.
+        ConfigError: E527 for starts that are none; PlanError: E334, see docs/errors.md.
     """
-    assignment = assign_stages(step_graph, boundaries)
+    stages = assign_layers(step_graph, starts)
     if splits_backward:
-        step_graph = split_convolutions(step_graph, assignment.stages)
-        assignment = assign_stages(step_graph, boundaries)
-    while (split := _split_sums(step_graph, assignment)) is not None:
-        step_graph = split
-        assignment = assign_stages(step_graph, boundaries)
-    return _Cutter(step_graph, assignment, splits_backward).cut()
+        split = split_convolutions(step_graph, stages)
+        if split is not step_graph:
+            step_graph, stages = split, assign_layers(split, starts)
+    split = _split_sums(step_graph, stages)
+    if split is not step_graph:
+        step_graph, stages = split, assign_layers(split, starts)
+    return _Cutter(step_graph, stages, len(starts) + 1, splits_backward).cut()
 
 
-def _split_sums(step_graph: StepGraph, assignment: StageAssignment) -> StepGraph | None:
+def _split_sums(step_graph: StepGraph, stages: Mapping[fx.Node, int]) -> StepGraph:
     """Adds gradients of several stages after their sums over microbatches, not in each.
 
-    So a tied weight's gradients travel once per step. None when there is nothing to do.
+    So a tied weight's gradients travel once per step. `step_graph` where there is nothing to do.
     """
-    stages = assignment.stages
+    dropped: set[fx.Node] = set()
+    found: dict[fx.Node, list[fx.Node]] = {}
     for node in step_graph.graph_module.graph.nodes:
-        if node.target is not _ACCUMULATE:
-            continue
-        source = node.args[0]
-        added = source.args[0] if source.target is _CAST else source
-        private = len(source.users) == 1 and len(added.users) == 1
-        if added.target is not _ADD or added.kwargs or not private or len(added.args) != 2:
-            continue
-        left, right = added.args
-        if not isinstance(left, fx.Node) or not isinstance(right, fx.Node):
-            continue
-        if left.meta["val"].shape != right.meta["val"].shape or stages[left] == stages[right]:
-            continue
-        return _with_split_sum(step_graph, node)
-    return None
+        if node.target is _ACCUMULATE:
+            sums: list[fx.Node] = []
+            source = node.args[0]
+            added = source.args[0] if source.target is _CAST else source
+            if len(source.users) == 1 and (terms := _terms(added, stages, sums)) is not None:
+                found[node] = terms
+                dropped.update((source, *sums))
+    return _with_split_sums(step_graph, found, dropped) if found else step_graph
 
 
-def _with_split_sum(step_graph: StepGraph, accumulate: fx.Node) -> StepGraph:
+def _terms(
+    node: fx.Node, stages: Mapping[fx.Node, int], sums: list[fx.Node]
+) -> list[fx.Node] | None:
+    """Terms of a sum over stages that nothing else reads; notes its additions in `sums`."""
+    if node.target is not _ADD or node.kwargs or len(node.users) != 1 or len(node.args) != 2:
+        return None
+    left, right = node.args
+    if not isinstance(left, fx.Node) or not isinstance(right, fx.Node):
+        return None
+    if left.meta["val"].shape != right.meta["val"].shape or stages[left] == stages[right]:
+        return None
+    sums.append(node)
+    return [t for term in (left, right) for t in _terms(term, stages, sums) or [term]]
+
+
+def _with_split_sums(
+    step_graph: StepGraph, found: Mapping[fx.Node, Sequence[fx.Node]], dropped: set[fx.Node]
+) -> StepGraph:
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    source: Any = accumulate.args[0]
-    is_cast = source.target is _CAST
-    added: Any = source.args[0] if is_cast else source
     for node in step_graph.graph_module.graph.nodes:
-        if node is not accumulate:
-            if node not in (source, added):
-                copies[node] = graph.node_copy(node, copies.__getitem__)
-            continue
-        totals = []
-        for term in added.args:
-            value = copies[term]
-            if is_cast:
-                value = graph.call_function(_CAST, (value,), dict(source.kwargs))
-                value.meta = {**term.meta, "val": source.meta["val"]}
-            total = graph.call_function(_ACCUMULATE, (value,))
-            total.meta = {**term.meta, "phase": "update", "val": accumulate.meta["val"]}
-            totals.append(total)
-        copies[node] = graph.call_function(_ADD, tuple(totals))
-        copies[node].meta = dict(accumulate.meta)
+        if node in found:
+            copies[node] = _sum_of_totals(graph, node, [(t, copies[t]) for t in found[node]])
+        elif node not in dropped:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
     module = fx.GraphModule(torch.nn.Module(), graph)
     return dataclasses.replace(step_graph, graph_module=module)
 
 
+def _sum_of_totals(
+    graph: fx.Graph, accumulate: fx.Node, terms: Sequence[tuple[fx.Node, fx.Node]]
+) -> fx.Node:
+    """The terms' sums over microbatches, added up."""
+    source: Any = accumulate.args[0]
+    totals: list[fx.Node] = []
+    for term, copy in terms:
+        value = copy
+        if source.target is _CAST:
+            value = graph.call_function(_CAST, (copy,), dict(source.kwargs))
+            value.meta = {**term.meta, "val": source.meta["val"]}
+        total = graph.call_function(_ACCUMULATE, (value,))
+        total.meta = {**term.meta, "phase": "update", "val": accumulate.meta["val"]}
+        totals.append(total)
+    result = totals[0]
+    for total in totals[1:]:
+        result = graph.call_function(_ADD, (result, total))
+        result.meta = dict(accumulate.meta)
+    return result
+
+
 class _Cutter:
     def __init__(
-        self, step_graph: StepGraph, assignment: StageAssignment, splits_backward: bool
+        self,
+        step_graph: StepGraph,
+        stages: Mapping[fx.Node, int],
+        num_stages: int,
+        splits_backward: bool,
     ) -> None:
         self.step = step_graph
         self.splits_backward = splits_backward
-        self.stages = assignment.stages
-        self.num_stages = assignment.num_stages
+        self.stages = stages
+        self.num_stages = num_stages
         self.nodes: list[fx.Node] = list(step_graph.graph_module.graph.nodes)
         self.spec = dict(zip(step_graph.placeholders, step_graph.inputs, strict=True))
         self.number = {node: i for i, node in enumerate(self.nodes)}
@@ -165,7 +190,7 @@ class _Cutter:
         for node in self.nodes:
             if node.op == "call_function":
                 self._number_round(node)
-                if self.stages[node] != EVERYWHERE:
+                if self.stages[node] != EVERY_LAYER:
                     for operand in node.all_input_nodes:
                         self._need(operand, self.stages[node], _phase(node))
         self._place_outputs()
@@ -192,7 +217,7 @@ class _Cutter:
         found = 0
         for operand in node.all_input_nodes:
             of = self.stages[operand]
-            crosses = EVERYWHERE not in (stage, of) and of != stage
+            crosses = EVERY_LAYER not in (stage, of) and of != stage
             is_update = operand.op == "call_function" and _phase(operand) == "update"
             late = crosses and _phase(node) == "update" and operand.op == "call_function"
             found = max(found, (self.rounds[operand] if is_update else 0) + late)
@@ -201,7 +226,7 @@ class _Cutter:
     def _need(self, value: fx.Node, stage: int, phase: str) -> None:
         """`value` is read in `stage`: where it is made elsewhere it is sent there."""
         source = self.stages[value]
-        if source in (EVERYWHERE, stage):
+        if source in (EVERY_LAYER, stage):
             return
         when, number = self._when(value, source, stage, phase)
         name = self.spec[value].name if value.op == "placeholder" else ""
@@ -235,7 +260,7 @@ class _Cutter:
             stage = self.stages[node]
             if spec.updates is not None:
                 stage = self.stages[self.step.placeholders[spec.updates]]
-                if self.stages[node] not in (stage, EVERYWHERE):
+                if self.stages[node] not in (stage, EVERY_LAYER):
                     self._refuse(node, self.stages[node], "update", stage)
             self.output_stages.append(max(stage, 0))
 
@@ -303,7 +328,7 @@ class _StageWriter:
                     need(cutter.step.placeholders[updates], 2)
         for node in cutter.spec:
             owned = cutter.stages[node] == stage
-            fixed_here = cutter.stages[node] == EVERYWHERE and (
+            fixed_here = cutter.stages[node] == EVERY_LAYER and (
                 cutter.spec[node].kind in ("parameter", "buffer")
             )
             if owned or (fixed_here and not node.users and stage == 0):
@@ -312,7 +337,7 @@ class _StageWriter:
             if node.op != "call_function":
                 continue
             own = cutter.stages[node] == stage
-            if not own and not (node in ranks and cutter.stages[node] == EVERYWHERE):
+            if not own and not (node in ranks and cutter.stages[node] == EVERY_LAYER):
                 continue
             if own:
                 need(node, 2)

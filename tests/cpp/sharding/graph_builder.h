@@ -34,6 +34,14 @@ class GraphBuilder {
     return op("aten.view.default", args(value, ints(shape)), shape);
   }
 
+  // Puts a node into a part of the step and says which forward op it is or differentiates.
+  ValueRef place(ValueRef value, Phase phase, std::int64_t forward_index = -1) {
+    nodes_[value.node.index()].phase = phase;
+    nodes_[value.node.index()].forward_index = forward_index;
+    return value;
+  }
+  Node& node(ValueRef value) { return nodes_[value.node.index()]; }
+
   // Arguments one by one: values, integers, lists. (A braced list of Arg draws a false warning
   // about uninitialized strings from GCC 12.)
   template <typename... Values>
