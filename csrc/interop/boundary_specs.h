@@ -13,14 +13,14 @@ namespace shardwright {
 // One atom per dim: atom i of a boundary spec is dim i, whatever its size.
 TensorAtoms wholeDims(const std::vector<std::int64_t>& shape);
 
-// `spec`, which names atoms of a value of shape `shape` with atoms `atoms`, as a boundary spec of a
-// tensor of shape `boundary` with as many elements in the same order (a reshape of the value).
-// Nothing when it cannot be said so: pending sums, shards that are not one block per dim.
+// `spec`, which names atoms of a value with atoms `atoms`, as a boundary spec of a tensor of shape
+// `boundary` that holds the same elements in the same order. Nothing when it cannot be said so:
+// pending sums, shards that are not one block per dim.
 //
-// Example on mesh (2, 2): with atoms {{2, 512}} of a dim of 1024, [S(2), S(512)] is S01 of the dim,
-// since the outer atom is cut up completely; with atoms {{4, 256}} it is nothing.
+// Example on mesh (2, 2): with atoms {2, 512} of a dim of 1024, axis 0 on the outer and axis 1 on
+// the inner one are S01 of the dim, since the outer atom is cut up completely; with atoms {4, 256}
+// they are nothing.
 std::optional<ShardingSpec> boundarySpec(const TensorAtoms& atoms, const ShardingSpec& spec,
-                                         const std::vector<std::int64_t>& shape,
                                          const std::vector<std::int64_t>& boundary,
                                          const std::vector<int>& mesh_shape);
 

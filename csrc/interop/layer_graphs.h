@@ -14,14 +14,22 @@ namespace shardwright {
 // Layer of nodes that belong to none: each layer that needs one has or computes it itself.
 inline constexpr int kEveryLayer = -1;
 
+// A value of another layer, as an input of kind kBatch.
+struct ReceivedValue {
+  NodeId input;
+  // kForward, kBackward: comes once per microbatch, before that part; kUpdate: once per step,
+  // before the step begins or in the update.
+  Phase phase = Phase::kForward;
+};
+
 // Layers that are equal up to names: same ops, arguments, shapes, dtypes, phases, wiring and kinds
 // of inputs, same main values. Their graph is written once.
 //
-// Nodes stand in this order: inputs (own ones first, then values of other layers as kBatch inputs
-// called "<name>_received"), forward, backward, update. Values that other layers read in forward or
-// backward are marked by shardwright.send.default at the end of their phase, and returned. Values
-// that cross in the update (norms, tied weights and their gradients) are inputs of their readers,
-// and nothing in their maker.
+// Nodes stand in this order: inputs (own ones first, then received ones, called "<name>_received"),
+// forward, backward, update. Values that other layers read in forward or backward are marked by
+// shardwright.send.default right after they are made ("<name>_sent"), and returned. Values that
+// cross in the update (norms, tied weights and their gradients) are inputs of their readers, and
+// nothing in their maker.
 struct LayerClass {
   std::shared_ptr<const Graph> graph;
   int first_layer = 0;
@@ -30,7 +38,7 @@ struct LayerClass {
   std::optional<NodeId> main_out;  // send: the activation that goes to the layer after
   std::optional<NodeId> grad_in;   // input: gradient of main_out
   std::optional<NodeId> grad_out;  // send: gradient of main_in
-  std::vector<NodeId> received;    // all inputs that are values of other layers
+  std::vector<ReceivedValue> received;
 };
 
 struct Layer {
@@ -75,9 +83,9 @@ struct LayerGraphs {
 
 // Cuts `graph` into the layers 0 to max(layer_of_node). Linear in the size of the graph.
 //
-// Contract: one layer per node; a node with a layer reads forward values of earlier (or no) layers
-// in forward, backward values of later ones in backward; the new value of an input is made in the
-// input's layer or in no layer. Throws InternalError [E944] naming the node otherwise.
+// Contract: one layer per node. In forward a layer reads values of earlier layers only, in backward
+// besides of later ones what those make in forward or backward; the new value of an input is made
+// in the input's layer or in no layer. Throws InternalError [E944] naming the value otherwise.
 LayerGraphs makeLayerGraphs(const Graph& graph, const std::vector<int>& layer_of_node);
 
 }  // namespace shardwright

@@ -72,13 +72,15 @@ class DominanceFilter {
 
 }  // namespace
 
-bool removeDominated(Reduction& reduction, const MemoryLayout& layout) {
+bool removeDominated(Reduction& reduction, const MemoryLayout& layout,
+                     const std::vector<int32_t>& kept_nodes) {
   const MemoryState memory = measureMemory(reduction, layout);
   DominanceFilter filter(reduction, memory);
   bool changed = false;
   for (size_t v = 0; v < reduction.variables().size(); ++v) {
     const auto id = static_cast<int32_t>(v);
     if (!reduction.variable(id).alive || reduction.variable(id).numValues() < 2) continue;
+    if (std::find(kept_nodes.begin(), kept_nodes.end(), id) != kept_nodes.end()) continue;
     if (!filter.affordable(id)) continue;
     const std::vector<int32_t> keep = filter.undominated(id);
     if (static_cast<int32_t>(keep.size()) == reduction.variable(id).numValues()) continue;

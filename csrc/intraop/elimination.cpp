@@ -24,32 +24,34 @@ bool Elimination::Run::forward() {
   return true;
 }
 
-std::vector<int32_t> Elimination::Run::backtrack() const {
-  std::vector<int32_t> labels(plan_.steps_.size(), 0);
+void Elimination::Run::choose(size_t s, const std::vector<Factor>& factors,
+                              std::vector<int32_t>& labels) const {
+  const Step& step = plan_.steps_[s];
   std::vector<const double*> rows;
-  for (size_t s = plan_.steps_.size(); s-- > 0;) {
-    const Step& step = plan_.steps_[s];
-    const std::vector<Factor> factors = factorsOf(s);
-    rows.clear();
-    for (const Factor& factor : factors) {
-      const double* row = factor.costs;
-      for (size_t i = 0; i < step.scope.size(); ++i) {
-        row += factor.scope_strides[i] *
-               static_cast<size_t>(labels[static_cast<size_t>(step.scope[i])]);
-      }
-      rows.push_back(row);
+  rows.reserve(factors.size());
+  for (const Factor& factor : factors) {
+    const double* row = factor.costs;
+    for (size_t i = 0; i < step.scope.size(); ++i) {
+      row +=
+          factor.scope_strides[i] * static_cast<size_t>(labels[static_cast<size_t>(step.scope[i])]);
     }
-    const std::vector<double>& unary = unaryOf(step);
-    double best = kInfinity;
-    for (size_t a = 0; a < unary.size(); ++a) {
-      double cost = unary[a];
-      for (size_t f = 0; f < factors.size(); ++f) cost += rows[f][a * factors[f].own_stride];
-      if (cost < best) {
-        best = cost;
-        labels[static_cast<size_t>(step.variable)] = static_cast<int32_t>(a);
-      }
+    rows.push_back(row);
+  }
+  const std::vector<double>& unary = unaryOf(step);
+  double best = kInfinity;
+  for (size_t a = 0; a < unary.size(); ++a) {
+    double cost = unary[a];
+    for (size_t f = 0; f < factors.size(); ++f) cost += rows[f][a * factors[f].own_stride];
+    if (cost < best) {
+      best = cost;
+      labels[static_cast<size_t>(step.variable)] = static_cast<int32_t>(a);
     }
   }
+}
+
+std::vector<int32_t> Elimination::Run::backtrack() const {
+  std::vector<int32_t> labels(plan_.steps_.size(), 0);
+  for (size_t s = plan_.steps_.size(); s-- > 0;) choose(s, factorsOf(s), labels);
   return labels;
 }
 

@@ -40,11 +40,14 @@ struct MarginalResult {
   UnaryCosts costs;  // least cost per variable and value, offset included; empty when infeasible
 };
 
+class JointCosts;
+
 class Elimination {
  public:
-  // Finds a greedy order (least next table first) and sizes it; costs nothing like a solve.
-  // problem must outlive this.
-  explicit Elimination(const ReducedProblem& problem, const EliminationLimits& limits = {});
+  // Finds a greedy order (least next table first) and sizes it; costs nothing like a solve. The
+  // variables in `kept` go last, in that order. problem must outlive this.
+  explicit Elimination(const ReducedProblem& problem, const EliminationLimits& limits = {},
+                       std::vector<int32_t> kept = {});
 
   // Whether the order stays within the limits ("too wide" otherwise; do not call solve then).
   bool fits() const { return fits_; }
@@ -78,19 +81,45 @@ class Elimination {
   std::optional<MarginalResult> minMarginals(const UnaryCosts& unary,
                                              const std::function<bool()>& stop = {}) const;
 
+  // Least cost for each assignment of the kept variables. This and the problem must outlive it.
+  JointCosts jointCosts(UnaryCosts unary) const;
+
  private:
+  friend class JointCosts;
   class Run;
 
   void findOrder(double max_log_entries);
   void sizeSteps(const EliminationLimits& limits);
 
   const ReducedProblem& problem_;
+  std::vector<int32_t> kept_;
   std::vector<Step> steps_;
   std::vector<int32_t> position_;  // variable -> step
   bool fits_ = true;
   double work_ = 0.0;
   double unshared_work_ = 0.0;
   int32_t width_ = 0;
+};
+
+// What Elimination::jointCosts gives: costs at once, and a choice for any of them when asked.
+class JointCosts {
+ public:
+  ~JointCosts();
+  JointCosts(JointCosts&&) noexcept;
+  JointCosts& operator=(JointCosts&&) noexcept;
+
+  // Offset included; first kept variable slowest; infinity where there is no choice.
+  const std::vector<double>& costs() const { return costs_; }
+  // A choice with these values of the kept variables that attains their cost, which is finite.
+  std::vector<int32_t> labels(const std::vector<int32_t>& kept_values) const;
+
+ private:
+  friend class Elimination;
+  struct State;
+  explicit JointCosts(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+  std::vector<double> costs_;
 };
 
 }  // namespace shardwright

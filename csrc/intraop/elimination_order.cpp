@@ -18,8 +18,9 @@ int64_t logOf(int32_t num_values) {
 
 }  // namespace
 
-Elimination::Elimination(const ReducedProblem& problem, const EliminationLimits& limits)
-    : problem_(problem) {
+Elimination::Elimination(const ReducedProblem& problem, const EliminationLimits& limits,
+                         std::vector<int32_t> kept)
+    : problem_(problem), kept_(std::move(kept)) {
   findOrder(std::log2(std::max(2.0, limits.max_work)));
   if (fits_) sizeSteps(limits);
 }
@@ -35,23 +36,20 @@ void Elimination::findOrder(double max_log_entries) {
     neighbours[static_cast<size_t>(edge.u)].insert(edge.v);
     neighbours[static_cast<size_t>(edge.v)].insert(edge.u);
   }
+  std::vector<bool> is_kept(num_variables, false);
+  for (int32_t v : kept_) is_kept[static_cast<size_t>(v)] = true;
   std::vector<int64_t> weight(num_variables);
   std::set<std::pair<int64_t, int32_t>> queue;
   for (size_t v = 0; v < num_variables; ++v) {
     weight[v] = log_values[v];
     for (int32_t w : neighbours[v]) weight[v] += log_values[static_cast<size_t>(w)];
+    if (is_kept[v]) continue;
     queue.emplace(weight[v], static_cast<int32_t>(v));
   }
   const auto max_weight = static_cast<int64_t>(max_log_entries * kLogUnit);
   position_.assign(num_variables, -1);
   std::vector<std::vector<int32_t>> scopes(num_variables);
-  while (!queue.empty()) {
-    const auto [log_work, x] = *queue.begin();
-    queue.erase(queue.begin());
-    if (log_work > max_weight) {
-      fits_ = false;
-      return;
-    }
+  const auto eliminate = [&](int32_t x) {
     const auto v = static_cast<size_t>(x);
     position_[v] = static_cast<int32_t>(steps_.size());
     Step step;
@@ -68,10 +66,20 @@ void Elimination::findOrder(double max_log_entries) {
           weight[i] += log_values[static_cast<size_t>(y)];
         }
       }
-      queue.emplace(weight[i], w);
+      if (!is_kept[i]) queue.emplace(weight[i], w);
     }
     steps_.push_back(std::move(step));
+  };
+  while (!queue.empty()) {
+    const auto [log_work, x] = *queue.begin();
+    queue.erase(queue.begin());
+    if (log_work > max_weight) {
+      fits_ = false;
+      return;
+    }
+    eliminate(x);
   }
+  for (int32_t x : kept_) eliminate(x);
   for (Step& step : steps_) {
     std::sort(step.scope.begin(), step.scope.end(), [&](int32_t a, int32_t b) {
       return position_[static_cast<size_t>(a)] < position_[static_cast<size_t>(b)];

@@ -25,10 +25,23 @@ class Elimination::Run {
   // After forward: the least cost, offset included.
   double total() const { return total_; }
   std::vector<int32_t> backtrack() const;
+  // After forward: least cost, offset included, for each assignment of the plan's kept variables.
+  std::vector<double> jointCosts() const;
   // After forward: hands the tables out; this may not be used afterwards.
   EliminationTables takeTables();
   // After forward: least cost per variable and value; nothing when stopped.
   std::optional<UnaryCosts> marginals();
+
+  // One table in a bucket, seen from the step: strides for the step's variable and its scope.
+  struct Factor {
+    const double* costs = nullptr;
+    size_t own_stride = 0;
+    std::vector<size_t> scope_strides;  // 0 where the table does not depend on that variable
+  };
+  // The tables in the bucket of step s, whose children have been sent.
+  std::vector<Factor> factorsOf(size_t s) const;
+  // Gives the step's variable its best label under those of its scope.
+  void choose(size_t s, const std::vector<Factor>& factors, std::vector<int32_t>& labels) const;
 
  private:
   // Costs over a step's scope, first variable slowest; the least entry is 0 (or all are infinite).
@@ -47,13 +60,6 @@ class Elimination::Run {
     std::vector<double> marginals;
     std::vector<MessagePtr> to_children;
   };
-  // One table in a bucket, seen from the step: strides for the step's variable and its scope.
-  struct Factor {
-    const double* costs = nullptr;
-    size_t own_stride = 0;
-    std::vector<size_t> scope_strides;  // 0 where the table does not depend on that variable
-  };
-
   size_t numValues(int32_t v) const {
     return static_cast<size_t>(plan_.problem_.variables()[static_cast<size_t>(v)].numValues());
   }
@@ -64,7 +70,6 @@ class Elimination::Run {
   // Advances the digits of all scope variables but the last.
   void advance(const Step& step, std::vector<size_t>& digits) const;
 
-  std::vector<Factor> factorsOf(size_t s) const;
   std::vector<int32_t> nameOf(size_t s);
   bool sendMessage(size_t s);
   MessagePtr internMessage(std::vector<double> costs);

@@ -72,6 +72,8 @@ struct Model::Impl {
   void addUse(ProblemBuilder& builder, ValueRef root, const ValueUse& use, ChoiceNodeId provider,
               SpecListId provider_specs);
   void addUses(ProblemBuilder& builder);
+  void addEdge(ProblemBuilder& builder, ChoiceNodeId from, ChoiceNodeId to, CostTableId table,
+               Phase phase);
   SpecListId replicatedList();
   ShardingSpec specOf(const std::vector<std::int32_t>& choice, ValueRef root) const;
   void storeInParts(const std::vector<std::int32_t>& choice, StagePlan& stage);
@@ -91,6 +93,7 @@ struct Model::Impl {
   std::vector<ConversionDomain> conversion_domains;
   std::vector<ChoiceNodeId> conversion_node;
   std::vector<ModelNode> nodes;
+  std::vector<Phase> edge_phases;  // by edge of the problem
   std::optional<Problem> problem;
 };
 
@@ -292,13 +295,13 @@ void Model::Impl::addConversionNode(ProblemBuilder& builder, int index) {
           std::to_string(point.group));
   conversion_node.push_back(node);
   nodes.push_back({ModelNode::Kind::kConversion, NodeId(), index, -1});
-  builder.addEdge(
-      producer, node,
-      domains.fromProducer(builder, book, specsOf(point.value), domain, weightOf(point.phase)));
+  addEdge(builder, producer, node,
+          domains.fromProducer(builder, book, specsOf(point.value), domain, weightOf(point.phase)),
+          point.phase);
   if (point.group == 1) {
     const ConversionDomain& first = conversion_domains[static_cast<std::size_t>(index) - 1];
-    builder.addEdge(conversion_node[static_cast<std::size_t>(index) - 1], node,
-                    domains.fromFirst(builder, first, domain));
+    addEdge(builder, conversion_node[static_cast<std::size_t>(index) - 1], node,
+            domains.fromFirst(builder, first, domain), point.phase);
   }
 }
 
@@ -328,23 +331,31 @@ void Model::Impl::addUse(ProblemBuilder& builder, ValueRef root, const ValueUse&
   if (!use.isResult()) {
     const SpecListId wanted =
         sets[use.node.index()]->operands[static_cast<std::size_t>(use.operand)];
-    builder.addEdge(
-        provider, problemNode(use.node),
-        tables.prices(builder, book, provider_specs, wanted, weightOf(ops().node(use.node).phase)));
+    const Phase phase = ops().node(use.node).phase;
+    addEdge(builder, provider, problemNode(use.node),
+            tables.prices(builder, book, provider_specs, wanted, weightOf(phase)), phase);
     return;
   }
   const GraphOutput& result = ops().outputs()[static_cast<std::size_t>(use.result)];
   if (result.updates) {
-    builder.addEdge(provider, problemNode(*result.updates),
-                    tables.prices(builder, book, provider_specs, specsOf({*result.updates, 0}),
-                                  weightOf(ops().node(result.value.node).phase)));
+    const Phase phase = ops().node(result.value.node).phase;
+    addEdge(builder, provider, problemNode(*result.updates),
+            tables.prices(builder, book, provider_specs, specsOf({*result.updates, 0}),
+                          weightOf(phase)),
+            phase);
     return;
   }
   const ChoiceNodeId node = builder.addNode({0}, {}, "result:" + std::to_string(use.result));
   nodes.push_back({ModelNode::Kind::kResult, NodeId(), -1, use.result});
-  builder.addEdge(
-      provider, node,
-      tables.prices(builder, book, provider_specs, replicatedList(), weightOf(Phase::kUpdate)));
+  addEdge(builder, provider, node,
+          tables.prices(builder, book, provider_specs, replicatedList(), weightOf(Phase::kUpdate)),
+          Phase::kUpdate);
+}
+
+void Model::Impl::addEdge(ProblemBuilder& builder, ChoiceNodeId from, ChoiceNodeId to,
+                          CostTableId table, Phase phase) {
+  builder.addEdge(from, to, table);
+  edge_phases.push_back(phase);
 }
 
 void Model::Impl::addUses(ProblemBuilder& builder) {
@@ -378,8 +389,8 @@ void Model::Impl::addUses(ProblemBuilder& builder) {
         const SpecListId wanted =
             use.isResult() ? specsOf({user, 0})
                            : sets[user.index()]->operands[static_cast<std::size_t>(use.operand)];
-        builder.addEdge(problemNode(value.node), problemNode(user),
-                        tables.identity(builder, specsOf(value), wanted));
+        addEdge(builder, problemNode(value.node), problemNode(user),
+                tables.identity(builder, specsOf(value), wanted), Phase::kUpdate);
       }
     }
   }
@@ -457,6 +468,24 @@ const std::vector<Strategy>& Model::strategies(NodeId op) const {
 }
 const std::vector<ConversionStrategy>& Model::conversionStrategies(int conversion) const {
   return impl_->conversion_domains[static_cast<std::size_t>(conversion)].strategies;
+}
+
+std::array<std::int64_t, 3> Model::phaseUnits(std::span<const std::int32_t> choice) const {
+  std::array<std::int64_t, 3> units = {0, 0, 0};
+  const Problem& problem = *impl_->problem;
+  for (std::size_t index = 0; index < impl_->nodes.size(); ++index) {
+    const ModelNode& node = impl_->nodes[index];
+    if (node.kind == ModelNode::Kind::kOp) {
+      const auto phase = static_cast<std::size_t>(impl_->ops().node(node.op).phase);
+      units[phase] += problem.nodes()[index].costs[static_cast<std::size_t>(choice[index])];
+    }
+  }
+  for (std::size_t index = 0; index < problem.edges().size(); ++index) {
+    const ChoiceEdge& edge = problem.edges()[index];
+    units[static_cast<std::size_t>(impl_->edge_phases[index])] +=
+        problem.table(edge.table).at(choice[edge.u.index()], choice[edge.v.index()]);
+  }
+  return units;
 }
 
 StagePlan Model::stagePlan(const std::vector<std::int32_t>& choice) const {

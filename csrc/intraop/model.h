@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,10 @@ class Model {
   const std::vector<ConversionPoint>& conversions() const;
   const std::vector<Strategy>& strategies(NodeId op) const;
   const std::vector<ConversionStrategy>& conversionStrategies(int conversion) const;
+
+  // Cost of a choice by phase, each with its phase's weight: their sum is the choice's cost.
+  // Contract: the choice is valid.
+  std::array<std::int64_t, 3> phaseUnits(std::span<const std::int32_t> choice) const;
 
   // The choices in words: specs of every op and conversion.
   StagePlan stagePlan(const std::vector<std::int32_t>& choice) const;

@@ -51,11 +51,18 @@ void makeArcConsistent(Reduction& reduction) {
   }
 }
 
-void fixSingletons(Reduction& reduction) {
+// A kept node's variable has the node's index, since it is merged into none.
+bool isKept(const std::vector<int32_t>& kept_nodes, int32_t v) {
+  return std::find(kept_nodes.begin(), kept_nodes.end(), v) != kept_nodes.end();
+}
+
+void fixSingletons(Reduction& reduction, const std::vector<int32_t>& kept_nodes) {
   for (size_t v = 0; v < reduction.variables().size(); ++v) {
+    const auto id = static_cast<int32_t>(v);
     const Variable& variable = reduction.variables()[v];
-    if (variable.alive && variable.numValues() == 1)
-      reduction.fixSingleton(static_cast<int32_t>(v));
+    if (variable.alive && variable.numValues() == 1 && !isKept(kept_nodes, id)) {
+      reduction.fixSingleton(id);
+    }
   }
 }
 
@@ -70,7 +77,7 @@ double growthOfMerge(const Reduction& reduction, int32_t v, int32_t through, dou
   return growth;
 }
 
-void contractFunctionalEdges(Reduction& reduction) {
+void contractFunctionalEdges(Reduction& reduction, const std::vector<int32_t>& kept_nodes) {
   for (size_t e = 0; e < reduction.edges().size(); ++e) {
     const auto id = static_cast<int32_t>(e);
     for (int side = 0; side < 2; ++side) {
@@ -78,6 +85,7 @@ void contractFunctionalEdges(Reduction& reduction) {
       if (!edge.alive) break;
       const int32_t u = side == 0 ? edge.u : edge.v;
       const int32_t v = edge.other(u);
+      if (isKept(kept_nodes, v)) continue;
       const ListRef function = reduction.pool().facts(reduction.tableFrom(id, u)).function;
       if (function == kNoList) continue;
       // Merging into a much larger list can cost more entries than the edge it saves.
@@ -101,11 +109,12 @@ void absorbSeparableEdges(Reduction& reduction) {
 
 // A variable with one neighbour (or none) and no say in memory answers each of the neighbour's
 // values with its own best one.
-void contractBestResponses(Reduction& reduction, const MemoryState& memory) {
+void contractBestResponses(Reduction& reduction, const MemoryState& memory,
+                           const std::vector<int32_t>& kept_nodes) {
   for (size_t v = 0; v < reduction.variables().size(); ++v) {
     const auto id = static_cast<int32_t>(v);
     const Variable& variable = reduction.variable(id);
-    if (!variable.alive || variable.edges.size() > 1) continue;
+    if (!variable.alive || variable.edges.size() > 1 || isKept(kept_nodes, id)) continue;
     if (v < memory.segments.size() && !memory.segments[v].empty()) continue;
     if (variable.edges.empty()) {
       const auto best = std::min_element(variable.costs.begin(), variable.costs.end());
@@ -143,16 +152,16 @@ void presolve(Reduction& reduction, const MemoryLayout& layout, const PresolveOp
     const uint64_t before = reduction.numChanges();
     makeArcConsistent(reduction);
     if (stop()) return;
-    fixSingletons(reduction);
-    contractFunctionalEdges(reduction);
+    fixSingletons(reduction, options.kept_nodes);
+    contractFunctionalEdges(reduction, options.kept_nodes);
     absorbSeparableEdges(reduction);
     if (stop()) return;
     pruneByMemory(reduction, layout);
     if (stop()) return;
     // Contraction of leaves can build long lists; cheap steps go first.
     if (reduction.numChanges() != before && round < options.max_rounds / 2) continue;
-    contractBestResponses(reduction, measureMemory(reduction, layout));
-    if (options.dominance && !stop()) removeDominated(reduction, layout);
+    contractBestResponses(reduction, measureMemory(reduction, layout), options.kept_nodes);
+    if (options.dominance && !stop()) removeDominated(reduction, layout, options.kept_nodes);
     if (reduction.numChanges() == before) break;
     reduction.releaseTables();
   }

@@ -2,7 +2,9 @@
 // and the reduction remembers how to get back to the original strategies.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "intraop/memory_rows.h"
 #include "intraop/reduction.h"
@@ -12,6 +14,9 @@ namespace shardwright {
 struct PresolveOptions {
   bool dominance = true;  // drop values that another value beats in cost and memory
   int max_rounds = 40;
+  // Nodes that keep every value that can be part of a choice: what each costs is wanted, not only
+  // the best. Their variables are merged into no other and stay, even with one value.
+  std::vector<int32_t> kept_nodes = {};
   // Asked between steps; true stops early (the reduction stays exact).
   std::function<bool()> out_of_time;
 };
@@ -21,7 +26,9 @@ struct PresolveOptions {
 void presolve(Reduction& reduction, const MemoryLayout& layout,
               const PresolveOptions& options = {});
 
-// Removes values dominated by another value of the same variable. Returns whether anything changed.
-bool removeDominated(Reduction& reduction, const MemoryLayout& layout);
+// Removes values dominated by another value of the same variable, none of kept nodes. Returns
+// whether anything changed.
+bool removeDominated(Reduction& reduction, const MemoryLayout& layout,
+                     const std::vector<int32_t>& kept_nodes = {});
 
 }  // namespace shardwright

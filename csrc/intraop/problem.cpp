@@ -78,7 +78,51 @@ Problem Problem::withMemoryLimit(std::optional<int64_t> limit_bytes) const {
   return copy;
 }
 
+Problem Problem::withNodeCosts(std::vector<std::vector<int64_t>> costs) const {
+  ProblemBuilder builder(name_);
+  if (costs.size() != nodes_.size()) {
+    throwProblemError(
+        "costs for another number of nodes",
+        std::to_string(costs.size()) + " lists, " + std::to_string(nodes_.size()) + " nodes",
+        "give one list per node");
+  }
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (costs[n].size() != nodes_[n].costs.size()) {
+      throwProblemError("costs for another number of strategies",
+                        "node " + std::to_string(n) + ": " + std::to_string(costs[n].size()) +
+                            " instead of " + std::to_string(nodes_[n].costs.size()),
+                        "give one cost per strategy");
+    }
+    builder.addNode(std::move(costs[n]), nodes_[n].memory, nodes_[n].name);
+  }
+  builder.takeTables(*this);
+  builder.problem_.memory_limit_bytes_ = memory_limit_bytes_;
+  return std::move(builder).build();
+}
+
 ProblemBuilder::ProblemBuilder(std::string name) { problem_.name_ = std::move(name); }
+
+ProblemBuilder::ProblemBuilder(Problem start) {
+  problem_.name_ = std::move(start.name_);
+  problem_.memory_limit_bytes_ = start.memory_limit_bytes_;
+  for (ChoiceNode& node : start.nodes_) {
+    addNode(std::move(node.costs), std::move(node.memory), std::move(node.name));
+  }
+  takeTables(start);
+}
+
+// Tables and edges of a problem whose nodes are there already.
+void ProblemBuilder::takeTables(const Problem& source) {
+  problem_.tables_ = source.tables_;
+  for (size_t t = 0; t < problem_.tables_.size(); ++t) {
+    const CostTable& table = *problem_.tables_[t];
+    tables_by_hash_.emplace(table.contentHash(), CostTableId(t));
+    table_magnitude_.push_back(largestFinite(table.costs()));
+  }
+  for (const ChoiceEdge& edge : source.edges_) {
+    addEdge(edge.u, edge.v, edge.table, edge.transposed);
+  }
+}
 
 ChoiceNodeId ProblemBuilder::addNode(std::vector<int64_t> costs, std::vector<MemoryPiece> memory,
                                      std::string name) {

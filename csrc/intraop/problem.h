@@ -98,6 +98,9 @@ class Problem {
 
   // The same problem under another limit (tables shared).
   Problem withMemoryLimit(std::optional<int64_t> limit_bytes) const;
+  // The same problem with other costs of nodes, [node][strategy] (tables shared). Throws
+  // ProblemError [E211] where their number differs.
+  Problem withNodeCosts(std::vector<std::vector<int64_t>> costs) const;
 
  private:
   friend class ProblemBuilder;
@@ -115,6 +118,8 @@ class Problem {
 class ProblemBuilder {
  public:
   explicit ProblemBuilder(std::string name = "");
+  // Starts from a problem: its nodes and tables keep their ids.
+  explicit ProblemBuilder(Problem start);
 
   // Adds a decision with costs.size() strategies (at least one).
   ChoiceNodeId addNode(std::vector<int64_t> costs, std::vector<MemoryPiece> memory = {},
@@ -136,6 +141,9 @@ class ProblemBuilder {
   Problem build() &&;
 
  private:
+  friend class Problem;
+  void takeTables(const Problem& source);
+
   Problem problem_;
   std::unordered_multimap<uint64_t, CostTableId> tables_by_hash_;
   std::vector<int64_t> table_magnitude_;

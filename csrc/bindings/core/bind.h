@@ -37,6 +37,8 @@ void bindPlan(pybind11::module_& module);
 void bindSchedule(pybind11::module_& module);
 // Layer clustering (`cluster_layers`).
 void bindLayers(pybind11::module_& module);
+// Graphs and cost tables of layers (`LayerGraphs`, `layer_tables`).
+void bindLayerCosts(pybind11::module_& module);
 // When everything of a schedule happens (`simulate_schedule`).
 void bindSimulator(pybind11::module_& module);
 // The stage search on tables (`search_stages`).

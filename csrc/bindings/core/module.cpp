@@ -20,6 +20,7 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindPlan(module);
   shardwright::bindSchedule(module);
   shardwright::bindLayers(module);
+  shardwright::bindLayerCosts(module);
   shardwright::bindSimulator(module);
   shardwright::bindStages(module);
 }
