@@ -100,6 +100,16 @@ Schedule addTransfers(std::vector<std::vector<Action>> computations,
                       std::vector<std::int32_t> rank_of_stage, std::vector<StageEdge> edges,
                       int num_microbatches);
 
+// The same lists for a runtime in which a receive only posts and the computation that needs its
+// tensor waits. Each receive moves in front of one computation, so that a tensor arrives while the
+// one before it is computed on, and no more than one is there too early; never past another
+// transfer of the same two ranks, whose common communicator keeps its order. Example, GPipe's last
+// stage:
+//   1RECV_F0 1F0 1RECV_F1 1F1 becomes 1RECV_F0 1RECV_F1 1F0 1F1
+// The lists finish when `schedule`'s do: no computation moves, and whatever comes first in their
+// total order has its transfers posted. They are not for communicators where receives block.
+Schedule postReceivesEarly(const Schedule& schedule);
+
 // Most microbatches whose activations a stage holds at once, `num_following` stages before the
 // end of `num_stages`: GPipe B, 1F1B min(B, num_following + 1), zero-bubble min(B, num_stages).
 // Contract: not interleaved, where it depends on the rank (simulate() counts).

@@ -52,7 +52,7 @@ class Model {
   }
 
  private:
-  using Communicator = std::tuple<StageId, StageId, bool>;
+  using Communicator = std::tuple<std::size_t, std::size_t, bool>;
   struct Queues {
     std::deque<Parcel> side[2];
   };
@@ -158,11 +158,15 @@ class Model {
   void enqueue(const Action& action) {
     const Parcel parcel = parcelOf(action);
     if (!action.isSend()) posted_.insert(parcel);
-    const auto [low, high] = std::minmax(parcel.from, parcel.to);
+    const auto end = [&](StageId stage) {
+      return scope_ == CommunicatorScope::kRankPair ? static_cast<std::size_t>(rankOf(stage))
+                                                    : stage.index();
+    };
+    const auto [low, high] = std::minmax({end(parcel.from), end(parcel.to)});
     const bool forward_only =
         scope_ == CommunicatorScope::kStagePairDirection ? parcel.is_forward : true;
     Queues& queues = queues_[{low, high, forward_only}];
-    queues.side[action.stage == low ? 0 : 1].push_back(parcel);
+    queues.side[end(action.stage) == low ? 0 : 1].push_back(parcel);
     // The two sides agree on an entry when one sends what the other receives; a parcel names its
     // sender, so equal parcels on both sides are such a pair.
     while (!queues.side[0].empty() && !queues.side[1].empty() &&

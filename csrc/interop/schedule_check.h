@@ -24,6 +24,7 @@ enum class TransferModel : std::uint8_t {
 enum class CommunicatorScope : std::uint8_t {
   kStagePair,           // both directions between two stages
   kStagePairDirection,  // one direction between two stages
+  kRankPair,            // everything between two ranks, whatever their stages
 };
 
 // One rank that cannot go on.

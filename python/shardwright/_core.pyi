@@ -638,6 +638,7 @@ class Schedule:
     def check(
         self, *, model: str = "rendezvous", one_per_direction: bool = False
     ) -> ScheduleReport: ...
+    def with_early_receives(self) -> Schedule: ...
 
 def make_schedule(
     kind: str,

@@ -118,6 +118,7 @@ void bindSchedule(py::module_& module) {
                                                    : CommunicatorScope::kStagePair);
           },
           py::kw_only(), py::arg("model") = "rendezvous", py::arg("one_per_direction") = false)
+      .def("with_early_receives", &postReceivesEarly)
       .def("__str__", [](const Schedule& schedule) { return toText(schedule); });
   module.def(
       "make_schedule",

@@ -134,9 +134,18 @@ class Pipeline:
         return max(s for s, first in enumerate(self.first_ranks) if first <= rank)
 
     @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Stages of every group of ranks: those that share their ranks."""
+        of_stage = self.schedule.rank_of_stage
+        return tuple(
+            tuple(stage for stage, group in enumerate(of_stage) if group == number)
+            for number in range(self.schedule.num_ranks)
+        )
+
+    @cached_property
     def actions(self) -> tuple[tuple[_core.Action, ...], ...]:
-        """What every stage does with its microbatches."""
-        return tuple(tuple(actions) for actions in self.schedule.actions)
+        """What every group of ranks does with its microbatches; receives are posted."""
+        return tuple(tuple(actions) for actions in self.schedule.with_early_receives().actions)
 
     def transfers_of(
         self, when: str, source: int, target: int, number: int = 0

@@ -20,7 +20,7 @@ from shardwright.pipeline.pipeline import (
     PipelineOptions,
     PlannedTransfer,
 )
-from shardwright.pipeline.stage_graphs import split_stages
+from shardwright.pipeline.stage_graphs import Transfer, split_stages
 from shardwright.pipeline.stage_steps import StageSteps, Transport
 from shardwright.plan import Plan
 from shardwright.runtime import agreement, collectives
@@ -218,13 +218,13 @@ class PipelineExecutor:
         values = [self._executor.values(given) for given in inputs]
         transport = _Messages(self._transfers)
         run = StepRun(program, values, self._executor.runner)
-        steps = StageSteps(self._pipeline, self._stage, run, transport)
+        steps = StageSteps(self._pipeline, {self._stage: run}, transport)
         try:
             with torch.no_grad():
                 for _ in steps.run():
                     pass
                 transport.finish()
-                results = self._everywhere(steps.results())
+                results = self._everywhere(steps.results(self._stage))
         except RuntimeError as error:
             failure = collectives.take_failure()
             if failure is None:
@@ -281,17 +281,29 @@ class _Messages(Transport[Tensor]):
     def __init__(self, transfers: Mapping[Any, StageTransfer]) -> None:
         self._transfers = transfers
         self._sends: list[PendingTransfer] = []
+        self._posted: dict[tuple[Transfer, int | None], PendingTransfer] = {}
 
     def send(self, transfer: PlannedTransfer, microbatch: int | None, value: Tensor) -> None:
         """Posts it; `finish` waits."""
         started = self._transfers[transfer.transfer].start(value, microbatch or 0)
         self._sends.append(started)
 
+    def post(self, transfer: PlannedTransfer, microbatch: int | None) -> None:
+        """Posts the receives; the messages go on while this rank computes."""
+        started = self._transfers[transfer.transfer].start(None, microbatch or 0)
+        self._posted[transfer.transfer, microbatch] = started
+
     def receive(self, transfer: PlannedTransfer, microbatch: int | None) -> Iterator[Tensor | None]:
-        """Waits for it."""
-        value = self._transfers[transfer.transfer].start(None, microbatch or 0).wait()
+        """Waits for what was posted."""
+        value = self._posted.pop((transfer.transfer, microbatch)).wait()
         assert value is not None
         yield value
+
+    def move(self, transfer: PlannedTransfer, microbatch: int | None, value: Tensor) -> Tensor:
+        """Within the ranks of both stages, at once."""
+        moved = self._transfers[transfer.transfer].start(value, microbatch or 0).wait()
+        assert moved is not None
+        return moved
 
     def finish(self) -> None:
         """Waits until all that was sent has arrived."""

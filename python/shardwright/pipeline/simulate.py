@@ -75,8 +75,12 @@ class PipelineSimulation:
         """
         transport = _Queues()
         steps = [
-            self._stage_step(number, passing, observer, transport)
-            for number in range(len(self.stages))
+            StageSteps(
+                self.pipeline,
+                {n: self._run(n, passing, observer) for n in of_group},
+                transport,
+            )
+            for of_group in self.pipeline.groups
         ]
         running = {number: step.run() for number, step in enumerate(steps)}
         while running:
@@ -89,18 +93,14 @@ class PipelineSimulation:
                 raise InternalError(
                     "the stages of a pipeline wait for each other.",
                     code="E944",
-                    values=[f"stage {n}: {transport.waiting[n]}" for n in running],
+                    values=[f"at {steps[n].place}" for n in running],
                     advice="report this with the plan",
                 )
         return self._results(steps)
 
-    def _stage_step(
-        self,
-        number: int,
-        passing: Mapping[str, Tensor],
-        observer: StageObserver | None,
-        transport: _Queues,
-    ) -> StageSteps[RankValues]:
+    def _run(
+        self, number: int, passing: Mapping[str, Tensor], observer: StageObserver | None
+    ) -> StepRun[RankValues]:
         stage = self.stages[number]
         program = stage.program
         named = {spec.name: i for i, spec in enumerate(program.inputs) if spec.kind not in _STORED}
@@ -112,15 +112,15 @@ class PipelineSimulation:
             observer(number, instruction, args, rank)
 
         runner = stage.runner(None if observer is None else observe)
-        run = StepRun(program, inputs, runner)
-        return StageSteps(self.pipeline, number, run, transport)
+        return StepRun(program, inputs, runner)
 
     def _results(self, steps: Sequence[StageSteps[RankValues]]) -> list[Tensor]:
-        queues: list[Iterator[tuple[LocalRef, RankValues]]] = []
-        for number, step in enumerate(steps):
-            table = self.pipeline.programs[number].table
-            refs = [output.value for output in table.outputs if output.updates < 0]
-            queues.append(iter(zip(refs, step.results(), strict=True)))
+        queues: dict[int, Iterator[tuple[LocalRef, RankValues]]] = {}
+        for step, of_group in zip(steps, self.pipeline.groups, strict=True):
+            for number in of_group:
+                table = self.pipeline.programs[number].table
+                refs = [output.value for output in table.outputs if output.updates < 0]
+                queues[number] = iter(zip(refs, step.results(number), strict=True))
         results = []
         for stage in self.pipeline.stages.result_stages:
             table = self.pipeline.programs[stage].table
@@ -135,7 +135,6 @@ class _Queues(Transport[RankValues]):
     def __init__(self) -> None:
         self._sent: dict[tuple[Transfer, int | None], RankValues] = {}
         self.num_moved = 0
-        self.waiting: dict[int, str] = {}
 
     def send(self, transfer: PlannedTransfer, microbatch: int | None, value: RankValues) -> None:
         """Does the whole transfer; the target takes its shards later."""
@@ -146,15 +145,22 @@ class _Queues(Transport[RankValues]):
         self._sent[transfer.transfer, microbatch] = parts
         self.num_moved += 1
 
+    def post(self, transfer: PlannedTransfer, microbatch: int | None) -> None:
+        """Nothing to do: what is sent waits here."""
+
     def receive(
         self, transfer: PlannedTransfer, microbatch: int | None
     ) -> Iterator[RankValues | None]:
         """None until the value is there."""
-        stage = transfer.transfer.target
         key = transfer.transfer, microbatch
         while key not in self._sent:
-            self.waiting[stage] = f"{transfer.transfer} of microbatch {microbatch}"
             yield None
-        self.waiting.pop(stage, None)
         self.num_moved += 1
         yield self._sent.pop(key)
+
+    def move(
+        self, transfer: PlannedTransfer, microbatch: int | None, value: RankValues
+    ) -> RankValues:
+        """The whole transfer at once."""
+        self.send(transfer, microbatch, value)
+        return self._sent.pop((transfer.transfer, microbatch))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Generic, Literal, TypeVar
 
 from shardwright import _core
+from shardwright.lowering.program import Section
 from shardwright.pipeline.pipeline import Pipeline, PlannedTransfer
 from shardwright.pipeline.stage_graphs import Transfer
 from shardwright.runtime.section_loop import StepRun
@@ -24,58 +25,65 @@ class Transport(ABC, Generic[Value]):
         """Sends a stage's value on its way."""
 
     @abstractmethod
+    def post(self, transfer: PlannedTransfer, microbatch: int | None) -> None:
+        """Makes ready for a value that another stage sends."""
+
+    @abstractmethod
     def receive(self, transfer: PlannedTransfer, microbatch: int | None) -> Iterator[Value | None]:
-        """The value that another stage sent; None as often as it is not there yet."""
+        """The value that was made ready for; None as often as it is not there yet."""
+
+    @abstractmethod
+    def move(self, transfer: PlannedTransfer, microbatch: int | None, value: Value) -> Value:
+        """The value as another stage of the same ranks has it."""
 
 
 class StageSteps(Generic[Value]):
-    """One step of one stage.
+    """One step of all stages of one group of ranks.
+
+    A receive in the list of actions is posted; the computation that needs its values waits.
 
     Args:
         pipeline: all stages.
-        stage: which.
-        run: the step of its program.
-        transport: to and from other stages.
+        runs: by stage the step of its program.
+        transport: between stages.
     """
 
     def __init__(
-        self, pipeline: Pipeline, stage: int, run: StepRun[Value], transport: Transport[Value]
+        self, pipeline: Pipeline, runs: Mapping[int, StepRun[Value]], transport: Transport[Value]
     ) -> None:
         self._pipeline = pipeline
-        self._stage = stage
-        self._step = run
+        self._runs = dict(runs)
         self._transport = transport
-        self._num_stages = len(pipeline.programs)
+        self._group = pipeline.schedule.rank_of_stage[min(runs)]
         self._place = "the beginning"
-        self._gradients = [
-            t for t in pipeline.transfers
-            if (t.transfer.when, t.transfer.source) == ("backward", stage)
-        ]  # fmt: skip
-        # Gradients for other stages of microbatches whose backward is done.
-        self._leaving: dict[tuple[Transfer, int | None], Value] = {}
-        sections = list(enumerate(pipeline.programs[stage].sections))
-        self._sections: dict[Part, list[int]] = {
-            "F": [n for n, s in sections if s.phase == "forward"],
-            "I": [n for n, s in sections if s.phase == "backward" and s.round == 0],
-            "W": [n for n, s in sections if s.phase == "backward" and s.round == 1],
-        }
-        self._rounds = {
-            turn: [n for n, s in sections if s.phase == "update" and s.round == turn]
-            for turn in range(pipeline.stages.num_rounds)
-        }
+        # What was made for other stages and is not sent yet.
+        self._leaving: dict[tuple[Transfer, int], Value] = {}
+        # What computations wait for: (stage, forward or backward, microbatch) -> transfers.
+        self._posted: dict[tuple[int, str, int], list[PlannedTransfer]] = {}
+        self._sections: dict[tuple[int, Part], list[int]] = {}
+        self._rounds: dict[tuple[int, int], list[int]] = {}
+        for stage in self._runs:
+            for number, section in enumerate(pipeline.programs[stage].sections):
+                if section.phase == "update":
+                    self._rounds.setdefault((stage, section.round), []).append(number)
+                else:
+                    part = _part(section)
+                    self._sections.setdefault((stage, part), []).append(number)
 
     def run(self) -> Iterator[None]:
         """Runs the step; yields wherever another stage may have to go on first."""
         self._place = "the start of the step"
         yield from self._exchange("start", 0)
-        for action in self._pipeline.actions[self._stage]:
+        for action in self._pipeline.actions[self._group]:
             self._place = f"{action} (microbatch {action.microbatch})"
             yield from self._act(action)
-        self._step.finish_microbatches()
+        for run in self._runs.values():
+            run.finish_microbatches()
         for turn in range(self._pipeline.stages.num_rounds):
             self._place = f"round {turn} of the update"
-            for number in self._rounds[turn]:
-                self._step.run(number, None)
+            for stage, run in self._runs.items():
+                for number in self._rounds.get((stage, turn), ()):
+                    run.run(number, None)
             yield from self._exchange("update", turn)
 
     @property
@@ -83,64 +91,85 @@ class StageSteps(Generic[Value]):
         """What it does now: an action such as "1F3", or a part of the step."""
         return self._place
 
-    def results(self) -> list[Value]:
-        """Results of the stage's graph; those of the marks of sent values come last."""
-        return self._step.results()
+    def results(self, stage: int) -> list[Value]:
+        """Results of a stage's graph; those of the marks of sent values come last."""
+        return self._runs[stage].results()
 
     def _act(self, action: _core.Action) -> Iterator[None]:
-        kind, microbatch = action.kind, action.microbatch
-        before, after = self._stage - 1, self._stage + 1
-        if kind == "F":
-            self._compute("F", microbatch)
-        elif kind == "B":
-            self._compute("I", microbatch)
-            self._compute("W", microbatch)
-        elif kind == "I":
-            self._compute("I", microbatch)
-        elif kind == "W":
-            self._compute("W", microbatch)
-        elif kind == "SEND_F":
-            self._send("forward", after if action.peer is None else action.peer, microbatch)
-        elif kind == "SEND_B":
-            self._send("backward", before if action.peer is None else action.peer, microbatch)
-        elif kind == "RECV_F":
-            peer = before if action.peer is None else action.peer
-            yield from self._receive("forward", peer, microbatch)
-        else:
-            peer = after if action.peer is None else action.peer
-            yield from self._receive("backward", peer, microbatch)
+        kind, stage, microbatch = action.kind, action.stage, action.microbatch
+        when = _WHEN[kind[-1]]
+        if action.is_transfer:
+            peer = action.peer
+            if peer is None:
+                peer = stage + (1 if kind in ("SEND_F", "RECV_B") else -1)
+            if action.is_send:
+                for planned in self._pipeline.transfers_of(when, stage, peer):
+                    value = self._leaving.pop((planned.transfer, microbatch))
+                    self._transport.send(planned, microbatch, value)
+            else:
+                posted = self._pipeline.transfers_of(when, peer, stage)
+                self._posted.setdefault((stage, when, microbatch), []).extend(posted)
+                for planned in posted:
+                    self._transport.post(planned, microbatch)
+            return
+        if kind != "W":
+            for planned in self._posted.pop((stage, when, microbatch), ()):
+                yield from self._receive(planned, microbatch)
+        for part in _PARTS[kind]:
+            self._compute(stage, part, microbatch)
 
-    def _compute(self, part: Part, microbatch: int) -> None:
-        for number in self._sections[part]:
-            self._step.run(number, microbatch)
-        if part == "I":
-            for planned in self._gradients:
-                value = self._step.value(planned.source, microbatch)
+    def _compute(self, stage: int, part: Part, microbatch: int) -> None:
+        run = self._runs[stage]
+        for number in self._sections.get((stage, part), ()):
+            run.run(number, microbatch)
+        if part == "W":
+            run.leave(microbatch)
+            return
+        key = (_WHEN[part], stage)
+        leaving = [
+            t for t in self._pipeline.transfers if (t.transfer.when, t.transfer.source) == key
+        ]
+        values = {ref: run.hand_over(ref, microbatch) for ref in {t.source for t in leaving}}
+        for planned in leaving:
+            value = values[planned.source]
+            if planned.transfer.target in self._runs:
+                self._move(planned, microbatch, value)
+            else:
                 self._leaving[planned.transfer, microbatch] = value
-        elif part == "W":
-            self._step.leave(microbatch)
 
     def _exchange(self, when: str, turn: int) -> Iterator[None]:
         """All transfers of a part of the step outside of microbatches, in one order for all."""
-        for source in range(self._num_stages):
-            for target in range(self._num_stages):
-                if self._stage == source:
-                    self._send(when, target, None, turn)
-                elif self._stage == target:
-                    yield from self._receive(when, source, None, turn)
+        num_stages = len(self._pipeline.programs)
+        for source in range(num_stages):
+            for target in range(num_stages):
+                for planned in self._pipeline.transfers_of(when, source, target, turn):
+                    if source in self._runs:
+                        value = self._runs[source].value(planned.source)
+                        if target in self._runs:
+                            self._move(planned, None, value)
+                        else:
+                            self._transport.send(planned, None, value)
+                    elif target in self._runs:
+                        self._transport.post(planned, None)
+                        yield from self._receive(planned, None)
 
-    def _send(self, when: str, target: int, microbatch: int | None, turn: int = 0) -> None:
-        for planned in self._pipeline.transfers_of(when, self._stage, target, turn):
-            left = self._leaving.pop((planned.transfer, microbatch), None)
-            value = self._step.value(planned.source, microbatch) if left is None else left
-            self._transport.send(planned, microbatch, value)
+    def _receive(self, planned: PlannedTransfer, microbatch: int | None) -> Iterator[None]:
+        for value in self._transport.receive(planned, microbatch):
+            if value is None:
+                yield
+            else:
+                self._runs[planned.transfer.target].receive(planned.target, value, microbatch)
 
-    def _receive(
-        self, when: str, source: int, microbatch: int | None, turn: int = 0
-    ) -> Iterator[None]:
-        for planned in self._pipeline.transfers_of(when, source, self._stage, turn):
-            for value in self._transport.receive(planned, microbatch):
-                if value is None:
-                    yield
-                else:
-                    self._step.receive(planned.target, value, microbatch)
+    def _move(self, planned: PlannedTransfer, microbatch: int | None, value: Value) -> None:
+        moved = self._transport.move(planned, microbatch, value)
+        self._runs[planned.transfer.target].receive(planned.target, moved, microbatch)
+
+
+_WHEN = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}
+_PARTS: dict[str, tuple[Part, ...]] = {"F": ("F",), "B": ("I", "W"), "I": ("I",), "W": ("W",)}
+
+
+def _part(section: Section) -> Part:
+    if section.phase == "forward":
+        return "F"
+    return "W" if section.round else "I"

@@ -56,7 +56,11 @@ class StepRun(Generic[Value]):
         self._totals: dict[LocalRef, Value] = {}
         self._parts: dict[LocalRef, dict[int, Value]] = {r: {} for r in program.crossing.joined}
         self._results = [output.value for output in program.table.outputs if output.updates < 0]
-        self._kept = {*self._results, *program.crossing.sent.values()}
+        sent = program.crossing.sent.items()
+        self._kept = {
+            *self._results,
+            *(ref for name, ref in sent if program.graph_node(name).meta["phase"] == "update"),
+        }
         self._last_reader: dict[LocalRef, int] = {}
         for number, section in enumerate(program.sections):
             for ref in section.takes:
@@ -67,13 +71,17 @@ class StepRun(Generic[Value]):
         for given in self._inputs if microbatch is None else [self._inputs[microbatch]]:
             given[ref] = value
 
-    def value(self, ref: LocalRef, microbatch: int | None) -> Value:
-        """A value for another stage, of a microbatch or of the update."""
-        number = -1 if microbatch is None else microbatch
-        given = self._inputs[number]
+    def value(self, ref: LocalRef) -> Value:
+        """A stored input or a value of the update, for another stage."""
+        given = self._inputs[-1]
+        return given[ref] if ref in given else self._update[ref]
+
+    def hand_over(self, ref: LocalRef, microbatch: int) -> Value:
+        """A microbatch's value for another stage; kept here only if a later section reads it."""
+        given, made = self._inputs[microbatch], self._made[microbatch]
         if ref in given:
             return given[ref]
-        return self._held(microbatch)[ref]
+        return made[ref] if ref in self._last_reader or ref in self._kept else made.pop(ref)
 
     def _held(self, microbatch: int | None) -> dict[LocalRef, Value]:
         return self._update if microbatch is None else self._made[microbatch]

@@ -18,6 +18,7 @@ constexpr std::pair<TransferModel, CommunicatorScope> kModels[] = {
     {TransferModel::kRendezvous, CommunicatorScope::kStagePair},
     {TransferModel::kQueued, CommunicatorScope::kStagePair},
     {TransferModel::kQueued, CommunicatorScope::kStagePairDirection},
+    {TransferModel::kQueued, CommunicatorScope::kRankPair},
 };
 
 // The chain and some edges over several stages, as skip connections make them.
@@ -83,6 +84,78 @@ TEST(ScheduleCheck, TenThousandRandomPlansAndSchedulesFinish) {
     for (const auto& [model, scope] : kModels) {
       const ScheduleReport report = checkSchedule(schedule, model, scope);
       ASSERT_TRUE(report.ok()) << toText(schedule) << report.text();
+    }
+    const Schedule early = postReceivesEarly(schedule);
+    for (const auto& [model, scope] : kModels) {
+      if (model == TransferModel::kRendezvous) continue;
+      const ScheduleReport report = checkSchedule(early, model, scope);
+      ASSERT_TRUE(report.ok()) << toText(early) << report.text();
+    }
+  }
+}
+
+std::vector<Action> computationsOf(const std::vector<Action>& list) {
+  std::vector<Action> found;
+  std::ranges::copy_if(list, std::back_inserter(found),
+                       [](const Action& action) { return !action.isTransfer(); });
+  return found;
+}
+
+// How many computations come after each receive up to the one that needs it, at least and at most.
+std::pair<int, int> computationsAhead(const std::vector<Action>& list) {
+  int least = 1000;
+  int most = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Action& receive = list[i];
+    if (!receive.isTransfer() || receive.isSend()) continue;
+    const bool is_forward = receive.kind == ActionKind::kReceiveForward;
+    int between = 0;
+    for (std::size_t j = i + 1; j < list.size(); ++j) {
+      const Action& action = list[j];
+      if (action.isTransfer()) continue;
+      const bool needs = action.stage == receive.stage && action.microbatch == receive.microbatch &&
+                         action.kind != ActionKind::kBackwardWeight &&
+                         (action.kind == ActionKind::kForward) == is_forward;
+      if (needs) break;
+      ++between;
+    }
+    least = std::min(least, between);
+    most = std::max(most, between);
+  }
+  return {least, most};
+}
+
+TEST(EarlyReceives, GPipesLastStageReceivesWhileItComputes) {
+  const Schedule schedule = makeSchedule({ScheduleKind::kGPipe, 2, 1, 3});
+  const std::string text = toText(postReceivesEarly(schedule));
+  EXPECT_EQ(text.substr(text.find('\n') + 1),
+            "1RECV_F0,1RECV_F1,1F0,1RECV_F2,1F1,1F2,1B0,1SEND_B0,1B1,1SEND_B1,1B2,1SEND_B2\n");
+  EXPECT_EQ(computationsAhead(schedule.actions[1]).second, 0);
+}
+
+TEST(EarlyReceives, MoveOnlyReceivesAndKeepTheOrderBetweenTwoRanks) {
+  for (const ScheduleKind kind : {ScheduleKind::kGPipe, ScheduleKind::k1F1B,
+                                  ScheduleKind::kInterleaved1F1B, ScheduleKind::kZeroBubble}) {
+    const int stages_per_rank = kind == ScheduleKind::kInterleaved1F1B ? 2 : 1;
+    const Schedule before = makeSchedule({kind, 4, stages_per_rank, 8});
+    const Schedule after = postReceivesEarly(before);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(computationsOf(before.actions[rank]), computationsOf(after.actions[rank]));
+      for (std::int32_t peer = 0; peer < 4; ++peer) {
+        const auto between = [&](const Schedule& schedule) {
+          std::vector<Action> found;
+          for (const Action& action : schedule.actions[rank]) {
+            if (action.isTransfer() && schedule.rank_of_stage[action.peer.index()] == peer) {
+              found.push_back(action);
+            }
+          }
+          return found;
+        };
+        EXPECT_EQ(between(before), between(after));
+      }
+      // None is earlier than it was by more than one computation.
+      EXPECT_LE(computationsAhead(after.actions[rank]).second,
+                std::max(1, computationsAhead(before.actions[rank]).second));
     }
   }
 }

@@ -1,5 +1,7 @@
 """Lost, stopped, late and disagreeing ranks, on real processes."""
 
+import re
+
 import pytest
 from tests.python.fault import workers
 from tests.python.fault.process_group import run_some
@@ -33,6 +35,33 @@ def test_a_stage_whose_rank_is_killed_is_named_with_the_microbatch():
     assert "rank 1 is gone" in text
     assert "stage 0, at 0" in text
     assert "microbatch" in text
+
+
+SCHEDULES = {
+    "gpipe": {"num_stages": 2, "schedule": "gpipe"},
+    "1f1b": {"num_stages": 2, "schedule": "1f1b"},
+    "zero_bubble": {"num_stages": 2, "schedule": "zero_bubble"},
+}
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("gpipe", "1f1b") else [])
+        for name in SCHEDULES
+    ],
+)
+def test_a_rank_that_dies_within_a_step_in_stages_is_named_within_five_seconds(schedule):
+    (outcome,) = run_some(2, workers.killed_in_a_step, 1, SCHEDULES[schedule], expected=[0])
+    kind, code, text, seconds = outcome
+    assert (kind, code) == ("CollectiveError", "E401"), text
+    assert seconds < 5
+    assert "rank 1 is gone" in text
+    # It waits for gradients of microbatch 2, or for those of 1 that died on their way.
+    assert re.search(r"stage \d, at \d(B|I|SEND_F)[123] \(microbatch [123]\)", text), text
+    assert re.search(r"transfer \(stage \d -> \d, microbatch [123]\) with rank 1 failed", text), (
+        text
+    )
 
 
 def test_a_stopped_rank_is_named_after_the_timeout():

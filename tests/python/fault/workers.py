@@ -10,6 +10,7 @@ from tests.python.parity.clusters import slow_compute
 
 import shardwright as sw
 from shardwright import zoo
+from shardwright.pipeline.stage_steps import StageSteps
 
 
 def _parallel(world, target="mlp_integer", timeout=60, **options):
@@ -55,6 +56,22 @@ def killed_in_stages(rank, world, victim):
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return _error(lambda: [parallel(*args) for _ in range(5)])
+
+
+def killed_in_a_step(rank, world, victim, options):
+    """One rank is killed in the fourth step, where backward of microbatch 2 would begin."""
+    parallel, args = _parallel(world, mesh=None, num_microbatches=4, **options)
+    for _ in range(3):
+        parallel(*args)
+    compute = StageSteps._compute
+
+    def die(self, stage, part, microbatch):
+        if rank == victim and (part, microbatch) == ("I", 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+        compute(self, stage, part, microbatch)
+
+    StageSteps._compute = die
+    return _error(lambda: parallel(*args))
 
 
 def stopped(rank, world, victim):

@@ -122,18 +122,19 @@ def _on_computation(change):
     def plant(monkeypatch):
         compute = stage_steps.StageSteps._compute
 
-        def wrong(self, part, microbatch):
-            run = self._step.run
+        def wrong(self, stage, part, microbatch):
+            step = self._runs[stage]
+            run = step.run
 
             def changed(number, microbatch):
-                for other in change(part, self._stage, microbatch):
+                for other in change(part, stage, microbatch):
                     run(number, other)
 
-            self._step.run = changed
+            step.run = changed
             try:
-                compute(self, part, microbatch)
+                compute(self, stage, part, microbatch)
             finally:
-                self._step.run = run
+                step.run = run
 
         monkeypatch.setattr(stage_steps.StageSteps, "_compute", wrong)
 
@@ -198,12 +199,12 @@ def _saved_values_of_another(monkeypatch):
     """Weight gradients of microbatch 2 in stage 1, which wait for their turn until 3 is back."""
     compute = stage_steps.StageSteps._compute
 
-    def wrong(self, part, microbatch):
-        if (part, self._stage, microbatch) == ("W", 1, 2):
-            mine, other = self._step._made[2:]
+    def wrong(self, stage, part, microbatch):
+        if (part, stage, microbatch) == ("W", 1, 2):
+            mine, other = self._runs[1]._made[2:]
             forward = self._pipeline.programs[1].sections[0].gives
             mine.update({ref: other[ref] for ref in forward if ref in mine and ref in other})
-        compute(self, part, microbatch)
+        compute(self, stage, part, microbatch)
 
     monkeypatch.setattr(stage_steps.StageSteps, "_compute", wrong)
 
@@ -212,10 +213,10 @@ def _dropped_too_early(monkeypatch):
     """What a microbatch saved is let go when its gradients are sent."""
     compute = stage_steps.StageSteps._compute
 
-    def wrong(self, part, microbatch):
-        compute(self, part, microbatch)
+    def wrong(self, stage, part, microbatch):
+        compute(self, stage, part, microbatch)
         if part == "I":
-            self._step.leave(microbatch)
+            self._runs[stage].leave(microbatch)
 
     monkeypatch.setattr(stage_steps.StageSteps, "_compute", wrong)
 
