@@ -17,7 +17,16 @@ std::vector<double> Elimination::Run::jointCosts() const {
   std::vector<std::vector<Factor>> factors;
   size_t num_entries = 1;
   for (size_t k = 0; k < kept.size(); ++k) {
-    factors.push_back(factorsOf(first + k));
+    // But for what an earlier kept variable would leave: it is not eliminated here.
+    const Step& step = plan_.steps_[first + k];
+    std::vector<Factor> all = factorsOf(first + k);
+    std::vector<Factor>& own = factors.emplace_back();
+    for (size_t f = 0; f < all.size(); ++f) {
+      const bool is_message = f >= step.edges.size();
+      if (!is_message || static_cast<size_t>(step.children[f - step.edges.size()]) < first) {
+        own.push_back(std::move(all[f]));
+      }
+    }
     num_entries *= numValues(kept[k]);
   }
   // Tables over no variable at all have no parent: what they hold is in their least entry, but for
