@@ -130,10 +130,16 @@ std::vector<std::string> unevenDims(const TensorAtoms& atoms, const ShardingSpec
 
 }  // namespace
 
+ValueRef forcedValue(const Graph& graph, NodeId node) {
+  const Node& forced = graph.node(node);
+  return forced.op == "shardwright.send.default" ? forced.operands().front() : ValueRef{node, 0};
+}
+
 std::shared_ptr<const StrategySet> Model::Impl::applyForced(NodeId id,
                                                             std::shared_ptr<const StrategySet> set,
                                                             std::set<std::string>& used) {
   const Node& node = ops().node(id);
+  const ValueRef value = forcedValue(ops(), id);
   for (const auto& [name, spec] : options.forced) {
     if (name != node.name && !(node.input && node.input->name == name)) {
       continue;
@@ -141,12 +147,15 @@ std::shared_ptr<const StrategySet> Model::Impl::applyForced(NodeId id,
     used.insert(name);
     std::vector<std::size_t> kept;
     for (std::size_t index = 0; index < set->strategies.size(); ++index) {
-      if (!node.outputs.empty() && set->strategies[index].outputs.front() == spec) {
+      const Strategy& strategy = set->strategies[index];
+      const std::vector<ShardingSpec>& specs =
+          value.node == id ? strategy.outputs : strategy.operands;
+      if (!specs.empty() && specs.front() == spec) {
         kept.push_back(index);
       }
     }
     if (kept.empty()) {
-      const TensorAtoms& atoms = graph->atoms({id, 0});
+      const TensorAtoms& atoms = graph->atoms(value);
       std::vector<std::string> values = {"forced: " + printSpec(atoms, spec)};
       for (std::string& uneven : unevenDims(atoms, spec, mesh->shape())) {
         values.push_back(std::move(uneven));

@@ -28,7 +28,7 @@ std::int64_t costUnits(double us);
 
 struct ModelOptions {
   std::optional<std::int64_t> memory_limit_bytes;
-  // Specs the user (or a test) demands, by input name or node name: the value's output 0.
+  // Specs the user (or a test) demands, by input name or node name: of the node's forcedValue().
   std::map<std::string, ShardingSpec> forced;
   // Phase weights (number of microbatches for forward and backward, 1 for update).
   std::array<double, 3> phase_weight = {1, 1, 1};
@@ -41,6 +41,10 @@ struct ModelOptions {
   // more.
   bool ignore_memory = false;
 };
+
+// The value that a spec demanded of a node is about: its output 0, or, as shardwright.send has no
+// result, what it sends.
+ValueRef forcedValue(const Graph& graph, NodeId node);
 
 // What the solver decides, per problem node, in problem order.
 struct ModelNode {

@@ -64,6 +64,7 @@ class Pricing {
       const double us = computeCostUs(graph_, choice.node, strategy, stage_.mesh_shape, cluster_) *
                         weightOf(graph_.graph().node(choice.node).phase);
       result.certificate.compute_us += us;
+      phaseUs(result, graph_.graph().node(choice.node).phase) += us;
       result.cost_units = checkedAdd(result.cost_units, toUnits(us));
     }
   }
@@ -89,11 +90,16 @@ class Pricing {
         }
       }
       result.certificate.communication_us += us * weight;
+      phaseUs(result, event.phase) += us * weight;
       result.cost_units = checkedAdd(result.cost_units, toUnits(us * weight));
     }
   }
 
  private:
+  static double& phaseUs(CertifiedCost& result, Phase phase) {
+    return result.certificate.phase_us[static_cast<std::size_t>(phase)];
+  }
+
   double weightOf(Phase phase) const {
     return options_.phase_weight[static_cast<std::size_t>(phase)];
   }

@@ -56,8 +56,9 @@ std::map<std::string, ShardingSpec> parseForced(const ShardedGraph& graph,
     for (const std::string& name : {node.name, node.input ? node.input->name : node.name}) {
       const auto demanded = options.forced.find(name);
       if (demanded != options.forced.end()) {
-        forced.insert_or_assign(
-            name, parseSpec(graph.atoms({NodeId(index), 0}), demanded->second, num_axes));
+        forced.insert_or_assign(name,
+                                parseSpec(graph.atoms(forcedValue(graph.graph(), NodeId(index))),
+                                          demanded->second, num_axes));
       }
     }
   }

@@ -63,6 +63,8 @@ struct Certificate {
   double cost_us = 0;
   double compute_us = 0;
   double communication_us = 0;
+  // The same cost by phase (Phase as index): all microbatches' forward, backward, then the update.
+  std::array<double, 3> phase_us = {};
   double lower_bound_us = 0;
   double gap = 0;      // (cost - lower bound) / cost
   std::string status;  // "optimal", "feasible", "time_limit"

@@ -18,7 +18,9 @@ from shardwright.errors import (
     SolverError,
 )
 from shardwright.layer_marks import mark_layer
+from shardwright.pipeline.plan import PipelinePlan
 from shardwright.plan import Plan
+from shardwright.plan_files import load_plan
 from shardwright.planning import plan
 from shardwright.rules import register_rule
 from shardwright.solve import SolveResult, solve_ilp
@@ -33,6 +35,7 @@ __all__ = [
     "ConfigError",
     "InfeasibleError",
     "InternalError",
+    "PipelinePlan",
     "Plan",
     "PlanError",
     "ProblemError",
@@ -44,6 +47,7 @@ __all__ = [
     "StageMemory",
     "StageSolution",
     "__version__",
+    "load_plan",
     "mark_layer",
     "parallelize",
     "plan",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
+import dataclasses
 import functools
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -15,16 +14,21 @@ import torch
 
 from shardwright.cluster import Cluster
 from shardwright.errors import ConfigError
-from shardwright.pipeline.pipeline import (
-    SCHEDULES,
-    Pipeline,
-    PipelineOptions,
-    build_pipeline,
-)
+from shardwright.pipeline.options import StageConstraints, check_count, wrong_stages
+from shardwright.pipeline.pipeline import Pipeline, lower_pipeline
+from shardwright.pipeline.plan import PipelinePlan
+from shardwright.pipeline.planning import plan_pipeline
 from shardwright.pipeline.session import PipelineSession
 from shardwright.plan import Plan
-from shardwright.planning import given_cluster, mesh_shape, parse_bytes
-from shardwright.planning import plan as make_plan
+from shardwright.plan_files import load_plan
+from shardwright.planning import (
+    SearchRequest,
+    given_cluster,
+    mesh_shape,
+    parse_bytes,
+    plan_graph,
+    search_seconds,
+)
 from shardwright.runtime.groups import check_mesh_size
 from shardwright.runtime.session import Session
 
@@ -50,7 +54,7 @@ class ParallelStep:
         memory_limit: str | int | float | None,
         mesh: Sequence[int] | int | None,
         cluster: Cluster | str | None,
-        plan: Plan | str | Path | None,
+        plan: Plan | PipelinePlan | str | Path | None,
         forced: Mapping[str, str] | None,
         num_microbatches: int,
         num_stages: int,
@@ -63,36 +67,40 @@ class ParallelStep:
         check: bool,
     ) -> None:
         functools.update_wrapper(self, step)
-        self._memory_limit = memory_limit
         shape = mesh_shape(mesh)
         self._mesh = None if shape is None else tuple(shape)
-        self._stage_meshes: list[tuple[int, ...]] | None = None
         self._cluster = None if cluster is None else given_cluster(cluster)
-        self._given = Plan.load(plan) if isinstance(plan, (str, Path)) else plan
-        self._forced = dict(forced or {})
-        self._time_limit_s = time_limit_s
+        self._given = load_plan(plan) if isinstance(plan, (str, Path)) else plan
+        self._request = SearchRequest(
+            parse_bytes(memory_limit), dict(forced or {}), search_seconds(time_limit_s)
+        )
+        constraints = StageConstraints.given(
+            num_stages, schedule, stage_ranks, stage_meshes, stage_boundaries, mesh=shape
+        )
+        check_count("num_microbatches", num_microbatches)
+        if isinstance(self._given, PipelinePlan):
+            _check_given(self._given, num_stages, num_microbatches)
+            num_microbatches = self._given.num_microbatches
+        elif self._given is not None and num_stages > 1:
+            raise wrong_stages(num_stages, ["plan, which is of a step without stages"])
         options = {
-            "memory_limit": str(parse_bytes(memory_limit)),
+            "memory_limit": str(self._request.memory_limit_bytes),
             "mesh": str(self._mesh),
             "cluster": str(self._cluster),
             "plan": "" if self._given is None else self._given.graph_hash,
-            "forced shardings": str(sorted(self._forced.items())),
+            "forced shardings": str(sorted(self._request.forced.items())),
             "microbatches": str(num_microbatches),
-            "stages": f"{num_stages} {schedule} {stage_ranks} {stage_meshes} {stage_boundaries}",
+            "stages": str(constraints),
         }
         duration = _duration(timeout)
-        _check_count("num_microbatches", num_microbatches)
-        _check_count("num_stages", num_stages)
         self._new_session: Callable[[], Session] = functools.partial(
             Session, step, self._make_plan, os.environ, options, duration, num_microbatches, check
         )
-        if num_stages > 1:
-            self._stage_meshes = None if stage_meshes is None else [tuple(m) for m in stage_meshes]
-            stages = self._stages(num_stages, schedule, stage_ranks, stage_boundaries)
+        if num_stages > 1 or isinstance(self._given, PipelinePlan):
             self._new_session = functools.partial(
                 PipelineSession, step, self._make_plan, os.environ, options, duration,
-                num_microbatches, check, stages=stages,
-                plan_pipeline=functools.partial(self._plan_pipeline, stages),
+                num_microbatches, check,
+                plan_pipeline=functools.partial(self._plan_pipeline, constraints),
             )  # fmt: skip
         self._sessions: list[Session] = []
         self._session = self._new_session()
@@ -111,8 +119,10 @@ class ParallelStep:
                 self._sessions.append(known)
 
     @property
-    def plan(self) -> Plan | None:
-        """Plan of the newest call, of this rank's stage; None before the first."""
+    def plan(self) -> Plan | PipelinePlan | None:
+        """Plan of the newest call; None before the first. With stages it is that of all stages."""
+        if self.pipeline is not None:
+            return self.pipeline.plan
         newest = self._session.newest
         return None if newest is None else newest.plan
 
@@ -128,71 +138,22 @@ class ParallelStep:
         newest = self._session.newest
         return None if newest is None else newest.program
 
-    def _stages(
-        self,
-        num_stages: int,
-        schedule: str,
-        stage_ranks: Sequence[int] | None,
-        boundaries: Sequence[str] | None,
-    ) -> PipelineOptions:
-        """What was asked for, checked as far as that goes without the step.
-
-        Raises:
-            ConfigError: E528.
-        """
-        counts = stage_ranks
-        if counts is None and self._stage_meshes is not None:
-            counts = [math.prod(mesh) for mesh in self._stage_meshes]
-        lists = [x for x in (counts, self._stage_meshes) if x is not None]
-        wrong = {
-            "schedule": schedule not in SCHEDULES,
-            "mesh": self._mesh is not None,
-            "plan": self._given is not None,
-            "stage_ranks, stage_meshes": any(len(x) != num_stages for x in lists),
-            "stage_boundaries": boundaries is not None and len(boundaries) != num_stages - 1,
-        }
-        if any(wrong.values()):
-            raise ConfigError(
-                "the step cannot be cut into stages as asked.",
-                code="E528",
-                values=[
-                    f"num_stages: {num_stages}, at fault: {n}" for n, bad in wrong.items() if bad
-                ],
-                advice=f"schedule: one of {', '.join(SCHEDULES)}; stage_ranks or stage_meshes with "
-                "one entry per stage, stage_boundaries with one less; no mesh= and no plan=",
-            )
-        return PipelineOptions(
-            num_stages,
-            schedule,
-            None if boundaries is None else tuple(boundaries),
-            None if counts is None else tuple(counts),
-        )
-
     def _plan_pipeline(
-        self, stages: PipelineOptions, graph: StepGraph, world_size: int, device: torch.device
+        self,
+        constraints: StageConstraints,
+        graph: StepGraph,
+        world_size: int,
+        device: torch.device,
     ) -> Pipeline:
         """Called on rank 0."""
+        if isinstance(self._given, PipelinePlan):
+            self._given.validate(graph)
+            check_mesh_size((self._given.num_devices,), world_size)
+            return lower_pipeline(graph, self._given)
         cluster = self._cluster or default_cluster(world_size, device)
-
-        def plan_stage(stage_graph: StepGraph, stage: int, count: int) -> Plan:
-            meshes = self._stage_meshes
-            mesh = meshes[stage] if meshes is not None else ((1,) if count == 1 else None)
-            names = [spec.name for spec in stage_graph.inputs]
-            forced = {
-                pattern: spec
-                for pattern, spec in self._forced.items()
-                if any(fnmatch.fnmatchcase(name, pattern) for name in names)
-            }
-            return make_plan(
-                stage_graph,
-                cluster=cluster.part(count),
-                mesh=mesh,
-                memory_limit=self._memory_limit,
-                forced=forced,
-                time_limit_s=self._time_limit_s / stages.num_stages,
-            )
-
-        return build_pipeline(graph, stages, cluster, world_size, plan_stage)
+        if cluster.num_devices != world_size:
+            cluster = cluster.part(world_size)
+        return plan_pipeline(graph, cluster, constraints, self._request)
 
     def _make_plan(
         self,
@@ -204,19 +165,17 @@ class ParallelStep:
     ) -> Plan:
         """Called on rank 0."""
         given = self._given
-        if given is not None and (mesh is None or given.graph_hash == graph.hash()):
+        if isinstance(given, Plan) and (mesh is None or given.graph_hash == graph.hash()):
             given.validate(graph)
             return given
         shape = mesh or self._mesh or ((1,) if world_size == 1 else None)
         if shape is not None:
             check_mesh_size(shape, world_size)
-        return make_plan(
+        return plan_graph(
             graph,
-            cluster=self._cluster or default_cluster(world_size, device),
-            mesh=shape,
-            memory_limit=self._memory_limit,
-            forced={**self._forced, **specs},
-            time_limit_s=self._time_limit_s,
+            self._cluster or default_cluster(world_size, device),
+            shape,
+            dataclasses.replace(self._request, forced={**self._request.forced, **specs}),
         )
 
 
@@ -241,14 +200,19 @@ def default_cluster(world_size: int, device: torch.device) -> Cluster:
     return Cluster.preset(preset, nodes=world_size // per_host, devices_per_host=per_host)
 
 
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(
-            f"{name} must be a whole number from 1 on.",
-            code="E520",
-            values=[f"{name}: {value!r}"],
-            advice=f"{name}=4",
-        )
+def _check_given(plan: PipelinePlan, num_stages: int, num_microbatches: int) -> None:
+    """Raises ConfigError E528 when other stages or microbatches than the plan's are asked for."""
+    asked = {
+        "num_stages": (num_stages, len(plan.stages)),
+        "num_microbatches": (num_microbatches, plan.num_microbatches),
+    }
+    wrong = [
+        f"{name}={number}, the plan has {found}"
+        for name, (number, found) in asked.items()
+        if number not in (1, found)
+    ]
+    if wrong:
+        raise wrong_stages(len(plan.stages), wrong)
 
 
 def _duration(timeout: float | timedelta) -> timedelta:
@@ -275,7 +239,7 @@ def parallelize(
     memory_limit: str | int | float | None = None,
     mesh: Sequence[int] | int | None = None,
     cluster: Cluster | str | None = None,
-    plan: Plan | str | Path | None = None,
+    plan: Plan | PipelinePlan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
     num_stages: int = 1,
@@ -296,7 +260,7 @@ def parallelize(
     memory_limit: str | int | float | None = None,
     mesh: Sequence[int] | int | None = None,
     cluster: Cluster | str | None = None,
-    plan: Plan | str | Path | None = None,
+    plan: Plan | PipelinePlan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
     num_stages: int = 1,
@@ -319,7 +283,8 @@ def parallelize(
         memory_limit: bytes per device: a number, or text such as `"14GiB"`.
         mesh: shape of the device mesh, such as `(2, 4)`; by default the planner chooses.
         cluster: the machines, or a word such as `"p3.16xlarge:8"`; by default those at hand.
-        plan: a plan, or the file of one, to use instead of planning.
+        plan: a plan, or the file of one, to use instead of planning; one of a step in stages
+            brings its stages and microbatches.
         forced: specs that inputs must have, see `sw.plan`.
         num_microbatches: in how many parts, one after the other, the batch goes through forward
             and backward; gradients are added up and the update runs once. Losses and gradients are

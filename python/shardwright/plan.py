@@ -204,6 +204,10 @@ class Certificate:
         cost_us: Time of one step; compute_us and communication_us are its parts.
         compute_us: Time of the ops.
         communication_us: Time of the conversions.
+        forward_us: Time of forward, over all microbatches; backward_us and update_us make up the
+            rest of the cost.
+        backward_us: Time of backward, over all microbatches.
+        update_us: Time of what runs once per step.
         lower_bound_us: No plan on this mesh is faster, as far as proven.
         gap: (cost - lower bound) / cost.
         status: "optimal" when the gap is 0, else "feasible" or "time_limit".
@@ -217,6 +221,9 @@ class Certificate:
     cost_us: float
     compute_us: float
     communication_us: float
+    forward_us: float
+    backward_us: float
+    update_us: float
     lower_bound_us: float
     gap: float
     status: Literal["optimal", "feasible", "time_limit"]
@@ -364,8 +371,8 @@ class Plan:
             "graph_hash": self.graph_hash,
             "cluster": self.cluster.to_dict(),
             "num_microbatches": self.num_microbatches,
-            "certificate": _plain(self.certificate),
-            "stages": [_plain(stage) for stage in self.stages],
+            "certificate": plain(self.certificate),
+            "stages": [plain(stage) for stage in self.stages],
         }
 
     @classmethod
@@ -440,7 +447,7 @@ class Plan:
         """Recomputes the certificate on a step graph and compares.
 
         Args:
-            step_graph: The captured step the plan is to run.
+            step_graph: The captured step the plan is to run, cut into microbatches or not.
 
         Returns:
             The recomputed certificate. Its bound is the plan's own claim where cost and choices
@@ -452,14 +459,7 @@ class Plan:
         """
         from shardwright.planning import sharded_graph
 
-        found = step_graph.hash()
-        if found != self.graph_hash:
-            raise PlanError(
-                "the plan was made for another step.",
-                code="E325",
-                values=[f"plan: {self.graph_hash[:16]}", f"step: {found[:16]}"],
-                advice="plan this step; shapes, dtypes, model and optimizer must be the same",
-            )
+        step_graph = same_step(step_graph, self.num_microbatches, self.graph_hash)
         graph = sharded_graph(step_graph)
         recomputed = certificate_from_core(_core.certify_plan(graph, self.to_core(graph)))
         _compare(self.certificate, recomputed)
@@ -471,10 +471,36 @@ class Plan:
         )
 
 
+def same_step(step_graph: StepGraph, num_microbatches: int, graph_hash: str) -> StepGraph:
+    """The step as a plan runs it: cut into the plan's microbatches unless it is already.
+
+    Raises:
+        PlanError: E325 when the plan was made for another step.
+    """
+    from shardwright.pipeline.microbatches import split_microbatches
+
+    if step_graph.num_microbatches == 1:
+        step_graph = split_microbatches(step_graph, num_microbatches)
+    found = step_graph.hash()
+    if found != graph_hash:
+        raise PlanError(
+            "the plan was made for another step.",
+            code="E325",
+            values=[f"plan: {graph_hash[:16]}", f"step: {found[:16]}"],
+            advice="plan this step; shapes, dtypes, model and optimizer must be the same",
+        )
+    return step_graph
+
+
+_TIMES = (
+    "cost_us", "compute_us", "communication_us", "forward_us", "backward_us", "update_us",
+)  # fmt: skip
+
+
 def _compare(claimed: Certificate, recomputed: Certificate) -> None:
     wrong = [
         f"{name}: plan says {getattr(claimed, name)!r}, recomputed {getattr(recomputed, name)!r}"
-        for name in ("cost_us", "compute_us", "communication_us")
+        for name in _TIMES
         if not math.isclose(getattr(claimed, name), getattr(recomputed, name), rel_tol=1e-9)
     ]
     wrong += [
@@ -497,13 +523,14 @@ def _compare(claimed: Certificate, recomputed: Certificate) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Dataclasses, mappings and tuples as JSON has them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 
@@ -544,6 +571,9 @@ def certificate_from_core(core: _core.Certificate) -> Certificate:
         cost_us=core.cost_us,
         compute_us=core.compute_us,
         communication_us=core.communication_us,
+        forward_us=core.forward_us,
+        backward_us=core.backward_us,
+        update_us=core.update_us,
         lower_bound_us=core.lower_bound_us,
         gap=core.gap,
         status=cast(Any, core.status),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from shardwright import _core
 from shardwright.cluster import Cluster
@@ -17,6 +18,7 @@ from shardwright.progress import Progress
 
 if TYPE_CHECKING:
     from shardwright.capture.step_graph import StepGraph
+    from shardwright.pipeline.plan import PipelinePlan
 
 _UNITS = {
     "b": 1,
@@ -25,6 +27,7 @@ _UNITS = {
 }  # fmt: skip
 
 
+@overload
 def plan(
     step: Callable[..., Any] | StepGraph,
     *args: Any,
@@ -38,11 +41,55 @@ def plan(
     shard_all_products: bool = False,
     step_kwargs: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def plan(
+    step: Callable[..., Any] | StepGraph,
+    *args: Any,
+    cluster: Cluster | str | None = None,
+    mesh: Sequence[int] | int | None = None,
+    memory_limit: str | int | float | None = None,
+    forced: Mapping[str, str] | None = None,
+    num_microbatches: int = 1,
+    num_stages: int,
+    schedule: str = "1f1b",
+    stage_ranks: Sequence[int] | None = None,
+    stage_meshes: Sequence[Sequence[int]] | None = None,
+    stage_boundaries: Sequence[str] | None = None,
+    time_limit_s: float = 60.0,
+    relative_gap: float = 1e-4,
+    shard_all_products: bool = False,
+    step_kwargs: Mapping[str, Any] | None = None,
+    on_progress: Progress | None = None,
+) -> Plan | PipelinePlan: ...
+
+
+def plan(
+    step: Callable[..., Any] | StepGraph,
+    *args: Any,
+    cluster: Cluster | str | None = None,
+    mesh: Sequence[int] | int | None = None,
+    memory_limit: str | int | float | None = None,
+    forced: Mapping[str, str] | None = None,
+    num_microbatches: int = 1,
+    num_stages: int = 1,
+    schedule: str = "1f1b",
+    stage_ranks: Sequence[int] | None = None,
+    stage_meshes: Sequence[Sequence[int]] | None = None,
+    stage_boundaries: Sequence[str] | None = None,
+    time_limit_s: float = 60.0,
+    relative_gap: float = 1e-4,
+    shard_all_products: bool = False,
+    step_kwargs: Mapping[str, Any] | None = None,
+    on_progress: Progress | None = None,
+) -> Plan | PipelinePlan:
     """Plans a training step for a cluster.
 
     Args:
-        step: The user's step, or a captured `StepGraph` (then without arguments).
+        step: The user's step, or a captured `StepGraph` (then without arguments), which may be cut
+            into microbatches already.
         *args: What the step is called with; tensors and models may be on the meta device.
         cluster: The machines, or a word such as `"p3.16xlarge:8"`; by default as many CPU processes
             as the mesh has devices.
@@ -51,10 +98,15 @@ def plan(
         memory_limit: Bytes per device: a number, or text such as `"14GiB"`; by default the
             cluster's.
         forced: Specs that inputs (by unsharded name; `*` and `?` match) or graph nodes must have,
-            as printed: `{"*.mlp.up.weight": "R S0"}`. Needs `mesh`.
-        num_microbatches: How often forward and backward run per step; weights their costs. The
-            step must be of one microbatch; one that `sw.parallelize` runs in microbatches is cut
-            by it.
+            as printed: `{"*.mlp.up.weight": "R S0"}`. Needs `mesh`, or `stage_meshes`.
+        num_microbatches: In how many parts the batch goes through forward and backward, as in
+            `sw.parallelize`.
+        num_stages: In how many pipeline stages the layers run; more than 1 gives a `PipelinePlan`.
+        schedule: Order in which stages take microbatches, "1f1b", "gpipe" or "zero_bubble".
+        stage_ranks: Devices of every stage, such as `(1, 2)`; by default equally many.
+        stage_meshes: Shape of every stage's mesh; by default the planner chooses.
+        stage_boundaries: What begins the second, third, ... stage: names of modules, or fx names of
+            forward nodes; by default the layers that are found are shared out evenly by FLOPs.
         time_limit_s: Seconds for the search.
         relative_gap: Once (cost - lower bound) / cost is at most this, no long search is made for
             the rest; 0 always asks for a proof.
@@ -69,41 +121,106 @@ def plan(
 
     Raises:
         ConfigError: E521 for a memory limit that is none, E522 for a mesh that is none, E523 for a
-            forced name that matches nothing, E524 when neither cluster nor mesh is given.
+            forced name that matches nothing, E524 when neither cluster nor mesh is given, E526 for
+            a batch that cannot be cut, E527 and E528 for stages that cannot be.
         ClusterError: E351 for a mesh that is larger than the cluster, E352 for an unknown preset.
         CaptureError: When the step cannot be captured.
         RuleError: For an op without a rule.
-        InfeasibleError: E203 when nothing fits the memory.
+        PlanError: E330 to E335 when the step cannot run in microbatches or stages.
+        InfeasibleError: E203 when nothing fits the memory, E206 when a stage does not.
     """
+    from shardwright.pipeline.options import StageConstraints
+    from shardwright.pipeline.planning import plan_pipeline
+
+    request = SearchRequest(
+        parse_bytes(memory_limit),
+        forced or {},
+        search_seconds(time_limit_s),
+        _number("relative_gap", relative_gap, "a number, 0 or more", "1e-4"),
+        shard_all_products,
+        on_progress,
+    )
     shape = mesh_shape(mesh)
-    limit = parse_bytes(memory_limit)
-    chosen = _cluster(cluster, shape)
-    seconds: dict[str, float] = {}
+    constraints = StageConstraints.given(
+        num_stages, schedule, stage_ranks, stage_meshes, stage_boundaries, mesh=shape
+    )
+    chosen = _cluster(cluster, shape or constraints.all_devices)
+    count = _integer("num_microbatches", num_microbatches)
     started = time.perf_counter()
-    step_graph = _captured(step, args, step_kwargs or {})
-    seconds["capture"] = time.perf_counter() - started
+    step_graph = _in_microbatches(_captured(step, args, step_kwargs or {}), count)
+    seconds = {"capture": time.perf_counter() - started}
+    if constraints.num_stages > 1:
+        return plan_pipeline(step_graph, chosen, constraints, request).plan
+    return plan_graph(step_graph, chosen, shape, request, seconds=seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchRequest:
+    """What a search is asked for, besides step, cluster and mesh.
+
+    Attributes:
+        memory_limit_bytes: per device; None for the cluster's.
+        forced: specs by name or pattern.
+        time_limit_s: for the whole search.
+        relative_gap: gap that is good enough.
+        shard_all_products: no matrix product may leave a mesh axis idle.
+        on_progress: told about running searches.
+    """
+
+    memory_limit_bytes: int | None = None
+    forced: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    time_limit_s: float = 60.0
+    relative_gap: float = 1e-4
+    shard_all_products: bool = False
+    on_progress: Progress | None = None
+
+
+def plan_graph(
+    step_graph: StepGraph,
+    cluster: Cluster,
+    mesh: Sequence[int] | None,
+    request: SearchRequest,
+    *,
+    seconds: Mapping[str, float] | None = None,
+) -> Plan:
+    """Plans a captured step, or a stage of one, that runs on the whole of a cluster.
+
+    Args:
+        step_graph: In microbatches or not.
+        cluster: The machines.
+        mesh: Shape of the mesh; None tries every one.
+        request: What is asked for.
+        seconds: What was spent already, by phase.
+
+    Raises:
+        As `plan`.
+    """
+    spent = dict(seconds or {})
     started = time.perf_counter()
     graph = sharded_graph(step_graph)
-    seconds["rules"] = time.perf_counter() - started
-    origin = PlanOrigin(graph, limit, _match_forced(forced or {}, step_graph), shard_all_products)
+    spent["rules"] = time.perf_counter() - started
+    origin = PlanOrigin(
+        graph,
+        request.memory_limit_bytes,
+        match_forced(request.forced, step_graph),
+        request.shard_all_products,
+    )
     result = _core.plan_step(
         graph,
-        chosen.to_core(),
-        mesh_shape=shape,
-        memory_limit_bytes=limit,
+        cluster.to_core(),
+        mesh_shape=None if mesh is None else list(mesh),
+        memory_limit_bytes=request.memory_limit_bytes,
         forced=dict(origin.forced),
-        num_microbatches=max(
-            _integer("num_microbatches", num_microbatches), step_graph.num_microbatches
-        ),
-        time_limit_s=_number("time_limit_s", time_limit_s, "a positive number of seconds", "60"),
-        relative_gap=_number("relative_gap", relative_gap, "a number, 0 or more", "1e-4"),
-        shard_all_products=shard_all_products,
+        num_microbatches=step_graph.num_microbatches,
+        time_limit_s=request.time_limit_s,
+        relative_gap=request.relative_gap,
+        shard_all_products=request.shard_all_products,
         graph_hash=step_graph.hash(),
-        on_progress=on_progress,
+        on_progress=request.on_progress,
     )
-    seconds.update(result.seconds)
+    spent.update(result.seconds)
     stats = SearchStats(
-        seconds=seconds,
+        seconds=spent,
         trials=tuple(
             (tuple(t.mesh_shape), t.cost_us if t.cost_us >= 0 else None, t.status)
             for t in result.trials
@@ -111,7 +228,7 @@ def plan(
         num_nodes=result.num_nodes,
         num_edges=result.num_edges,
     )
-    return plan_from_core(result.plan, graph, chosen, stats, origin)
+    return plan_from_core(result.plan, graph, cluster, stats, origin)
 
 
 def sharded_graph(step_graph: StepGraph) -> _core.ShardedGraph:
@@ -171,6 +288,21 @@ def _captured(
     return capture(getattr(step, "__wrapped__", step), args, kwargs)
 
 
+def _in_microbatches(step_graph: StepGraph, num_microbatches: int) -> StepGraph:
+    from shardwright.pipeline.microbatches import split_microbatches
+
+    if step_graph.num_microbatches == 1:
+        return split_microbatches(step_graph, num_microbatches)
+    if num_microbatches not in (1, step_graph.num_microbatches):
+        raise ConfigError(
+            "the captured step is in another number of microbatches already.",
+            code="E522",
+            values=[f"step: {step_graph.num_microbatches}", f"asked for: {num_microbatches}"],
+            advice="the step as it was captured",
+        )
+    return step_graph
+
+
 def mesh_shape(mesh: Sequence[int] | int | None) -> list[int] | None:
     """The sizes of a mesh that a user gave.
 
@@ -221,6 +353,11 @@ def given_cluster(cluster: Cluster | str) -> Cluster:
     )
 
 
+def search_seconds(limit: object) -> float:
+    """Seconds of a time limit; ConfigError E520 for what is no number."""
+    return _number("time_limit_s", limit, "a positive number of seconds", "60")
+
+
 def _number(name: str, value: object, what: str, example: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
@@ -255,7 +392,7 @@ def _cluster(cluster: Cluster | str | None, shape: list[int] | None) -> Cluster:
     return chosen
 
 
-def _match_forced(forced: Mapping[str, str], step_graph: StepGraph) -> dict[str, str]:
+def match_forced(forced: Mapping[str, str], step_graph: StepGraph) -> dict[str, str]:
     """Specs by exact name: patterns are matched against the names of inputs, then of nodes."""
     inputs = [spec.name for spec in step_graph.inputs]
     nodes = [node.name for node in step_graph.graph_module.graph.nodes]

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "bindings/core/bind.h"
 #include "mesh/cluster.h"
+#include "mesh/submesh_shape.h"
 #include "sharding/reshard.h"
 
 namespace py = pybind11;
@@ -154,6 +155,20 @@ void bindMesh(py::module_& module) {
         return candidateMeshShapes(num_devices);
       },
       py::arg("num_devices"), "The flat mesh shape, then every one of two axes.");
+  module.def(
+      "place_submeshes",
+      [](const std::vector<std::pair<int, int>>& shapes, int devices_per_host) {
+        std::vector<SubmeshShape> submeshes;
+        for (const auto& [hosts, devices] : shapes) {
+          submeshes.push_back({hosts, devices});
+        }
+        if (!tilesCluster(submeshes, devices_per_host)) {
+          throw py::value_error("submeshes are (1, 2^k) or whole hosts");
+        }
+        return placeSubmeshes(submeshes, devices_per_host);
+      },
+      py::arg("shapes"), py::arg("devices_per_host"),
+      "First device of each submesh (hosts, devices per host); whole hosts come first.");
   module.def(
       "collective_cost_us",
       [](const std::string& kind, const DeviceMesh& mesh, int axis, double bytes) {

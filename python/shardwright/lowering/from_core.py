@@ -56,6 +56,19 @@ def table_from_core(core: Any, node_names: Sequence[str]) -> ProgramTable:
     return ProgramTable(tuple(core.mesh_shape), instructions, outputs)
 
 
+def core_form(tensor: LocalTensor) -> tuple[_core.TensorAtoms, list[_core.Placement]]:
+    """Atoms and spec as the planner has them."""
+    placements = []
+    for placement in tensor.spec:
+        if placement.kind == "S":
+            placements.append(_core.Placement.shard(placement.atom, placement.order))
+        elif placement.kind == "P":
+            placements.append(_core.Placement.partial(placement.reduce))
+        else:
+            placements.append(_core.Placement.replicate())
+    return _core.TensorAtoms(tensor.atoms.sizes, tensor.atoms.dims), placements
+
+
 def _instruction(core: Any, node_names: Sequence[str]) -> Instruction:
     reshard = None
     if core.kind == "reshard":

@@ -14,9 +14,11 @@ from shardwright.cluster import Cluster
 from shardwright.lowering.layout import join_parts
 from shardwright.lowering.table import LocalRef
 from shardwright.pipeline.microbatches import split_microbatches
-from shardwright.pipeline.pipeline import Pipeline, PipelineOptions, build_pipeline
+from shardwright.pipeline.options import StageConstraints
+from shardwright.pipeline.pipeline import Pipeline
+from shardwright.pipeline.planning import plan_pipeline
 from shardwright.pipeline.simulate import PipelineSimulation
-from shardwright.planning import plan as make_plan
+from shardwright.planning import SearchRequest
 from shardwright.testing import (
     CollectiveTally,
     MakeStep,
@@ -59,27 +61,17 @@ def check_pipeline_parity(
     """
     num_devices = sum(math.prod(mesh) for mesh in meshes)
     machines = cluster or Cluster.local_cpu(num_devices)
-    options = PipelineOptions(
+    constraints = StageConstraints(
         len(meshes),
         schedule,
         None if boundaries is None else tuple(boundaries),
-        tuple(math.prod(mesh) for mesh in meshes),
+        stage_meshes=tuple(tuple(mesh) for mesh in meshes),
     )
     with default_dtype(dtype):
         step, args = build_step(make_step, dtype)
         graph = split_microbatches(capture(step, args), num_microbatches)
-        pipeline = build_pipeline(
-            graph,
-            options,
-            machines,
-            num_devices,
-            lambda stage_graph, stage, count: make_plan(
-                stage_graph,
-                mesh=list(meshes[stage]),
-                cluster=machines.part(count),
-                time_limit_s=time_limit_s,
-            ),
-        )
+        request = SearchRequest(time_limit_s=time_limit_s * len(meshes))
+        pipeline = plan_pipeline(graph, machines, constraints, request)
         return run_pipeline_parity(make_step, pipeline, steps=steps, dtype=dtype)
 
 

@@ -1,7 +1,8 @@
-"""A step in stages, planned and lowered: a program per stage, transfers, every stage's actions."""
+"""A pipeline plan lowered: a program per stage, transfers between them, every stage's actions."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -12,61 +13,53 @@ from functools import cached_property
 from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
-from shardwright.errors import ConfigError, PlanError
-from shardwright.lowering.from_core import lower
+from shardwright.errors import ConfigError, InfeasibleError, PlanError
+from shardwright.lowering.from_core import core_form, lower
 from shardwright.lowering.program import Program
-from shardwright.lowering.table import LocalRef, LocalTensor
-from shardwright.pipeline.layers import even_starts
+from shardwright.lowering.table import LocalRef
+from shardwright.pipeline.boundary_specs import boundary_specs
+from shardwright.pipeline.module_names import layer_names
+from shardwright.pipeline.options import PipelineOptions, StageOptions, splits_backward
+from shardwright.pipeline.plan import (
+    BoundaryTransfer,
+    PipelineCertificate,
+    PipelinePlan,
+    PipelineStage,
+)
+from shardwright.pipeline.plan_schema import same_simulation
+from shardwright.pipeline.pricing import (
+    microbatches_in_flight,
+    pipeline_certificate,
+    simulated_step,
+    stage_schedule,
+)
 from shardwright.pipeline.stage_graphs import StageGraphs, Transfer, split_stages
-from shardwright.plan import Plan
+from shardwright.plan import Plan, same_step
 
-SCHEDULES = ("gpipe", "1f1b", "zero_bubble")
-
-# Plans one stage: (its graph, its number, its number of devices) -> plan.
-StagePlanner = Callable[[StepGraph, int, int], Plan]
+_MOST_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class PipelineOptions:
-    """How a step is cut into stages.
+class StageRequest:
+    """One stage that is to be planned.
 
     Attributes:
-        num_stages: how many.
-        schedule: one of `SCHEDULES`.
-        boundaries: what begins the second, third, ... stage, as for `split_stages`; None shares out
-            the layers evenly by FLOPs.
-        stage_ranks: devices of every stage; None shares them out evenly.
+        number: of the stage.
+        cluster: its submesh.
+        mesh: shape of its mesh; None lets the planner choose.
+        forced: specs of inputs and nodes.
+        microbatches_in_flight: most microbatches whose activations it holds at once.
     """
 
-    num_stages: int = 1
-    schedule: str = "1f1b"
-    boundaries: tuple[str, ...] | None = None
-    stage_ranks: tuple[int, ...] | None = None
+    number: int
+    cluster: Cluster
+    mesh: tuple[int, ...] | None
+    forced: Mapping[str, str]
+    microbatches_in_flight: int
 
-    @property
-    def splits_backward(self) -> bool:
-        """Whether the schedule takes gradients for other stages and weight gradients apart."""
-        return self.schedule == "zero_bubble"
 
-    def devices_of_stages(self, num_devices: int) -> tuple[int, ...]:
-        """Devices of every stage.
-
-        Raises:
-            ConfigError: E528 when the devices cannot be shared out.
-        """
-        if self.stage_ranks is not None:
-            counts = self.stage_ranks
-        else:
-            counts = (num_devices // self.num_stages,) * self.num_stages
-        if sum(counts) != num_devices or len(counts) != self.num_stages or min(counts) < 1:
-            raise ConfigError(
-                "the devices cannot be shared out to the stages.",
-                code="E528",
-                values=[f"devices: {num_devices}", f"stages: {self.num_stages}, of {counts}"],
-                advice="a number of stages that divides the devices, or stage_ranks=(1, 2) with "
-                "the devices of each stage",
-            )
-        return tuple(counts)
+# Plans one stage: (its graph, what it is to be) -> plan.
+StagePlanner = Callable[[StepGraph, StageRequest], Plan]
 
 
 @dataclass(frozen=True)
@@ -78,22 +71,44 @@ class PlannedTransfer:
         source: the value in the source's program: result of an instruction, or an input.
         target: input instruction of the target's program.
         plan: steps of all ranks.
+        described: the same as the pipeline's plan has it.
     """
 
     transfer: Transfer
     source: LocalRef
     target: LocalRef
     plan: _core.TransferPlan
+    described: BoundaryTransfer
+
+
+@dataclass(frozen=True)
+class SearchClaim:
+    """What a search for stages says of its answer.
+
+    Attributes:
+        lower_bound_us: no pipeline is faster; None without a proof.
+        out_of_time: whether the time limit ended it.
+    """
+
+    lower_bound_us: float | None = None
+    out_of_time: bool = False
 
 
 class Pipeline:
     """A step in stages; the same object on every rank.
 
+    Args:
+        stages: the graphs.
+        planned: what the plan says of every stage.
+        kind: of the schedule.
+        cluster: the machines.
+        graph_hash: of the step before it was cut into stages.
+        claim: of the search that found the stages.
+
     Attributes:
         stages: the graphs.
         plans, programs: of every stage.
         cluster: the machines.
-        boundaries: what begins the second, third, ... stage, as for `split_stages`.
         first_ranks: first global rank of every stage; the others follow.
         schedule: actions of every stage.
         transfers: in the order of `stages.transfers`.
@@ -102,22 +117,45 @@ class Pipeline:
     def __init__(
         self,
         stages: StageGraphs,
-        plans: Sequence[Plan],
-        schedule: str,
+        planned: Sequence[PipelineStage],
+        kind: str,
         cluster: Cluster,
-        boundaries: Sequence[str],
+        graph_hash: str,
+        claim: SearchClaim | None = None,
     ) -> None:
         self.stages = stages
         self.cluster = cluster
-        self.boundaries = tuple(boundaries)
-        self.plans = tuple(plans)
+        self.plans = tuple(stage.plan for stage in planned)
         self.programs: tuple[Program, ...] = tuple(
-            lower(graph, plan) for graph, plan in zip(stages.graphs, plans, strict=True)
+            lower(graph, plan) for graph, plan in zip(stages.graphs, self.plans, strict=True)
         )
-        counts = [program.table.num_ranks for program in self.programs]
-        self.first_ranks = tuple(sum(counts[:stage]) for stage in range(len(counts)))
-        self.schedule = _schedule(stages, schedule)
+        self.first_ranks = tuple(stage.first_rank for stage in planned)
+        self.schedule = stage_schedule(
+            kind, self.first_ranks, stages.whole.num_microbatches, stages.transfers
+        )
         self.transfers = tuple(self._planned(transfer) for transfer in stages.transfers)
+        self._planned_stages = tuple(planned)
+        self._kind = kind
+        self._graph_hash = graph_hash
+        self._claim = claim or SearchClaim()
+
+    @cached_property
+    def plan(self) -> PipelinePlan:
+        """The plan that this is lowered from, with its price."""
+        transfers = tuple(transfer.described for transfer in self.transfers)
+        simulation = simulated_step(self._kind, self._planned_stages, transfers)
+        return PipelinePlan(
+            graph_hash=self._graph_hash,
+            cluster=self.cluster,
+            schedule=self._kind,
+            num_microbatches=self.num_microbatches,
+            stages=self._planned_stages,
+            transfers=transfers,
+            simulation=simulation,
+            certificate=pipeline_certificate(
+                simulation.time_us, self._claim.lower_bound_us, self._claim.out_of_time
+            ),
+        )
 
     @property
     def num_microbatches(self) -> int:
@@ -131,7 +169,7 @@ class Pipeline:
 
     def stage_of(self, rank: int) -> int:
         """Stage of a global rank."""
-        return max(s for s, first in enumerate(self.first_ranks) if first <= rank)
+        return next(s for s in range(len(self.programs)) if rank in self.ranks_of(s))
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -172,8 +210,8 @@ class Pipeline:
         given = source_program.table.tensor(source)
         wanted = target_program.table.tensor(target)
         common = _core.common_atoms(
-            *_core_form(given), source_program.table.mesh_shape,
-            *_core_form(wanted), target_program.table.mesh_shape,
+            *core_form(given), source_program.table.mesh_shape,
+            *core_form(wanted), target_program.table.mesh_shape,
         )  # fmt: skip
         if common is None:
             raise PlanError(
@@ -187,7 +225,17 @@ class Pipeline:
             atoms, given.dtype, source_spec, self._submesh(transfer.source), target_spec,
             self._submesh(transfer.target), self.cluster.to_core(),
         )  # fmt: skip
-        return PlannedTransfer(transfer, source, target, plan)
+        described = BoundaryTransfer(
+            **dataclasses.asdict(transfer),
+            shape=given.global_shape,
+            dtype=given.dtype,
+            source_spec=_core.print_spec(*core_form(given)),
+            target_spec=_core.print_spec(*core_form(wanted)),
+            bytes=sum(step.bytes for step in plan.steps if step.kind != "copy"),
+            host_bytes=sum(plan.host_pair_bytes.values()),
+            cost_us=plan.cost_us,
+        )
+        return PlannedTransfer(transfer, source, target, plan, described)
 
     def _submesh(self, stage: int) -> _core.Submesh:
         shape = self.programs[stage].table.mesh_shape
@@ -195,11 +243,7 @@ class Pipeline:
 
 
 def build_pipeline(
-    step_graph: StepGraph,
-    options: PipelineOptions,
-    cluster: Cluster,
-    num_devices: int,
-    plan_stage: StagePlanner,
+    step_graph: StepGraph, options: PipelineOptions, cluster: Cluster, plan_stage: StagePlanner
 ) -> Pipeline:
     """Cuts, plans and lowers a step in stages.
 
@@ -207,47 +251,130 @@ def build_pipeline(
         step_graph: the step, cut into microbatches already.
         options: stages and schedule.
         cluster: the machines.
-        num_devices: of all stages.
         plan_stage: makes the plan of one stage.
 
     Raises:
-        ConfigError: E527, E528; PlanError: E334, E335; and what planning raises.
+        ConfigError: E527, E528; PlanError: E334, E335; InfeasibleError: E206 when a stage does not
+            fit; and what planning raises.
     """
-    counts = options.devices_of_stages(num_devices)
-    boundaries = options.boundaries
-    if boundaries is None:
-        boundaries = even_starts(step_graph, options.num_stages)
-    stages = split_stages(step_graph, boundaries, splits_backward=options.splits_backward)
-    plans = [
-        plan_stage(graph, stage, count)
-        for stage, (graph, count) in enumerate(zip(stages.graphs, counts, strict=True))
-    ]
-    for stage, (plan, count) in enumerate(zip(plans, counts, strict=True)):
-        if math.prod(plan.mesh_shape) != count:
+    _check_submeshes(options, cluster)
+    stages = split_stages(
+        step_graph,
+        [stage.begin for stage in options.stages[1:]],
+        splits_backward=splits_backward(options.schedule),
+    )
+    schedule = stage_schedule(
+        options.schedule,
+        [stage.first_rank for stage in options.stages],
+        step_graph.num_microbatches,
+        stages.transfers,
+    )
+    planned = []
+    for number, (graph, stage, in_flight) in enumerate(
+        zip(stages.graphs, options.stages, microbatches_in_flight(schedule), strict=True)
+    ):
+        request = StageRequest(
+            number,
+            cluster.part(stage.num_devices),
+            stage.mesh or ((1,) if stage.num_devices == 1 else None),
+            {**stage.forced, **boundary_specs(stages, number, stage.entry, stage.exit)},
+            in_flight,
+        )
+        plan = _plan_stage(graph, stage, request, plan_stage)
+        planned.append(
+            PipelineStage(
+                plan, stage.first_rank, stage.begin, stage.layers, stage.recompute, in_flight
+            )
+        )
+    claim = SearchClaim(options.lower_bound_us, options.out_of_time)
+    return Pipeline(stages, planned, options.schedule, cluster, step_graph.hash(), claim)
+
+
+def lower_pipeline(step_graph: StepGraph, plan: PipelinePlan) -> Pipeline:
+    """Cuts a step as a plan says and lowers the stages.
+
+    Args:
+        step_graph: the step that the plan was made for, cut into microbatches or not.
+        plan: a searched, written or loaded plan.
+
+    Raises:
+        PlanError: E325 for another step, E311, E314 when a stage's plan does not fit its graph.
+    """
+    step_graph = same_step(step_graph, plan.num_microbatches, plan.graph_hash)
+    stages = split_stages(
+        step_graph, plan.boundaries, splits_backward=splits_backward(plan.schedule)
+    )
+    claim = SearchClaim(plan.certificate.lower_bound_us, plan.certificate.status == "time_limit")
+    return Pipeline(stages, plan.stages, plan.schedule, plan.cluster, plan.graph_hash, claim)
+
+
+def validate_pipeline(plan: PipelinePlan, step_graph: StepGraph) -> PipelineCertificate:
+    """Cuts the step as the plan says, recomputes all of it and compares.
+
+    Raises:
+        PlanError: as `PipelinePlan.validate`.
+    """
+    pipeline = lower_pipeline(step_graph, plan)
+    for graph, stage in zip(pipeline.stages.graphs, plan.stages, strict=True):
+        stage.plan.validate(graph)
+    in_flight = microbatches_in_flight(pipeline.schedule)
+    found = pipeline.plan
+    wrong = [
+        f"{what}: plan says {claimed!r}, recomputed {recomputed!r}"
+        for what, claimed, recomputed in (
+            ("microbatches in flight",
+             tuple(stage.microbatches_in_flight for stage in plan.stages), in_flight),
+            ("transfers", len(plan.transfers), len(found.transfers)),
+            *((f"transfer of {a.value} to stage {a.target}", a, b)
+              for a, b in zip(plan.transfers, found.transfers, strict=False)),
+        )
+        if claimed != recomputed
+    ]  # fmt: skip
+    if not same_simulation(plan.simulation, found.simulation):
+        wrong.append(f"step: plan says {plan.simulation}, recomputed {found.simulation}")
+    if wrong:
+        raise PlanError(
+            "the plan fails its certificate.",
+            code="E324",
+            values=wrong[:_MOST_SHOWN],
+            advice="plan the step again; the file was changed or made by another version",
+        )
+    return found.certificate
+
+
+def _check_submeshes(options: PipelineOptions, cluster: Cluster) -> None:
+    for number, stage in enumerate(options.stages):
+        if stage.mesh is not None and math.prod(stage.mesh) != stage.num_devices:
             raise ConfigError(
                 "the mesh of a stage has another size than the stage.",
                 code="E528",
-                values=[f"stage {stage}: mesh {plan.mesh_shape}, devices {count}"],
+                values=[f"stage {number}: mesh {stage.mesh}, devices {stage.num_devices}"],
                 advice="stage meshes whose sizes multiply to the devices of their stages",
             )
-    return Pipeline(stages, plans, options.schedule, cluster, boundaries)
 
 
-def _schedule(stages: StageGraphs, kind: str) -> _core.Schedule:
-    pairs: Mapping[tuple[int, int], set[str]] = {}
-    found = dict(pairs)
-    for transfer in stages.transfers:
-        if transfer.when == "forward":
-            found.setdefault((transfer.source, transfer.target), set()).add("forward")
-        elif transfer.when == "backward":
-            found.setdefault((transfer.target, transfer.source), set()).add("backward")
-    return _core.make_schedule(
-        kind,
-        num_ranks=len(stages.graphs),
-        num_microbatches=stages.whole.num_microbatches,
-        edges=sorted(pair for pair, whens in found.items() if "backward" in whens),
-        edges_without_gradient=sorted(p for p, whens in found.items() if "backward" not in whens),
-    )
+def _plan_stage(
+    graph: StepGraph, stage: StageOptions, request: StageRequest, plan_stage: StagePlanner
+) -> Plan:
+    try:
+        plan = plan_stage(graph, request)
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"stage {request.number} does not fit: {error.summary}",
+            code="E206",
+            values=[f"its layers: {layer_names(graph)}", *error.values],
+            where=error.where,
+            advice="fewer layers or more devices for this stage, more microbatches, or "
+            f"recomputation; {error.advice}",
+        ) from error
+    if math.prod(plan.mesh_shape) != stage.num_devices:
+        raise ConfigError(
+            "the mesh of a stage has another size than the stage.",
+            code="E528",
+            values=[f"stage {request.number}: mesh {plan.mesh_shape}, devices {stage.num_devices}"],
+            advice="stage meshes whose sizes multiply to the devices of their stages",
+        )
+    return plan
 
 
 def _source(program: Program, transfer: Transfer) -> LocalRef:
@@ -270,16 +397,3 @@ def _input(program: Program, name: str, transfer: Transfer) -> LocalRef:
         values=[f"value {transfer.value}, stages {transfer.source}, {transfer.target}"],
         advice="report this with the plan",
     )
-
-
-def _core_form(tensor: LocalTensor) -> tuple[_core.TensorAtoms, list[_core.Placement]]:
-    """Atoms and spec as the planner has them."""
-    placements = []
-    for placement in tensor.spec:
-        if placement.kind == "S":
-            placements.append(_core.Placement.shard(placement.atom, placement.order))
-        elif placement.kind == "P":
-            placements.append(_core.Placement.partial(placement.reduce))
-        else:
-            placements.append(_core.Placement.replicate())
-    return _core.TensorAtoms(tensor.atoms.sizes, tensor.atoms.dims), placements

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,17 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from shardwright.capture import StepArguments, StepGraph
-from shardwright.cluster import Cluster
 from shardwright.errors import CollectiveError, ConfigError
 from shardwright.lowering.check import check_program
-from shardwright.pipeline.pipeline import (
-    Pipeline,
-    PipelineOptions,
-    PlannedTransfer,
-)
-from shardwright.pipeline.stage_graphs import Transfer, split_stages
+from shardwright.pipeline.pipeline import Pipeline, PlannedTransfer, lower_pipeline
+from shardwright.pipeline.plan import PipelinePlan
+from shardwright.pipeline.stage_graphs import Transfer
 from shardwright.pipeline.stage_steps import StageSteps, Transport
-from shardwright.plan import Plan
 from shardwright.runtime import agreement, collectives
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.ownership import owners, replace_tensors
@@ -38,12 +33,10 @@ class PipelineSession(Session):
     """State of one decorated step in stages.
 
     Attributes:
-        stages: how the step is cut.
         plan_pipeline: cuts and plans, on rank 0: `(graph, world_size, device)`.
         pipeline: of the newest signature.
     """
 
-    stages: PipelineOptions = field(default_factory=PipelineOptions)
     plan_pipeline: PipelinePlanner | None = None
     pipeline: Pipeline | None = None
     _transfer_group: Any = None
@@ -78,24 +71,25 @@ class PipelineSession(Session):
         pipeline = self._agreed_pipeline(graph)
         self.pipeline = pipeline
         stage = self.stage
-        texts = [json.dumps(plan.to_dict(), sort_keys=True) for plan in pipeline.plans]
+        text = json.dumps(pipeline.plan.to_dict(), sort_keys=True)
         facts = {
-            "plans": agreement.digest("".join(texts)),
+            "plan": agreement.digest(text),
             "stages": str([program.table.mesh_shape for program in pipeline.programs]),
             "pipeline": pipeline.fingerprint(),
         }
         meshes = tuple(program.table.mesh_shape for program in pipeline.programs)
         return Lowered(
             pipeline.stages.graphs[stage], pipeline.plans[stage], pipeline.programs[stage],
-            facts, meshes, stage,
+            facts, meshes, pipeline.first_ranks, stage,
         )  # fmt: skip
 
     def _agreed_pipeline(self, graph: StepGraph) -> Pipeline:
-        """Rank 0's plans of all stages, or its error on every rank."""
+        """Rank 0's plan, lowered, or its error on every rank."""
         world = self.world
         assert world is not None
         assert self._device is not None
         answer: tuple[str, Any] = ("", None)
+        pipeline: Pipeline | None = None
         if world.rank == 0:
             try:
                 assert self.plan_pipeline is not None
@@ -103,22 +97,15 @@ class PipelineSession(Session):
                 if self.check:
                     for program in pipeline.programs:
                         self.check_report = check_program(program)
-                plans = [json.dumps(plan.to_dict()) for plan in pipeline.plans]
-                cluster = json.dumps(pipeline.cluster.to_dict())
-                answer = ("plans", (list(pipeline.boundaries), plans, cluster))
+                answer = ("plan", json.dumps(pipeline.plan.to_dict()))
             except Exception as error:
                 answer = ("error", agreement.portable(error))
         kind, value = agreement.from_first(answer, world)
         if kind == "error":
             raise value
-        boundaries, texts, cluster_text = value
-        return Pipeline(
-            split_stages(graph, boundaries, splits_backward=self.stages.splits_backward),
-            [Plan.from_dict(json.loads(text)) for text in texts],
-            self.stages.schedule,
-            Cluster.from_dict(json.loads(cluster_text)),
-            boundaries,
-        )
+        if pipeline is not None:
+            return pipeline
+        return lower_pipeline(graph, PipelinePlan.from_dict(json.loads(value)))
 
     def _executor(self, lowered: Lowered) -> Runnable:
         assert self.world is not None

@@ -7,6 +7,7 @@ else may adapt to it: the numbers are those of real, certified plans.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
 
@@ -152,12 +153,7 @@ def explain(plan: Plan, name: str, *, time_limit_s: float = 60.0) -> Explanation
             advice="plan the step with shardwright.plan and explain that plan",
         )
     if name not in plan.inputs:
-        raise ConfigError(
-            f"the step has no input {name!r}.",
-            code="E542",
-            values=[f"inputs: {_some_names(plan, name)}"],
-            advice="one of plan.inputs",
-        )
+        raise unknown_name(name, plan.inputs)
     origin, chosen = plan.origin, plan.inputs[name].text
     deadline = time.monotonic() + time_limit_s
     texts = [text for text in _specs(plan, origin, name) if text != chosen]
@@ -180,10 +176,20 @@ def explain(plan: Plan, name: str, *, time_limit_s: float = 60.0) -> Explanation
     )
 
 
-def _some_names(plan: Plan, wanted: str) -> str:
+def unknown_name(name: str, inputs: Collection[str]) -> ConfigError:
+    """The error for a name that no input of the step has."""
+    return ConfigError(
+        f"the step has no input {name!r}.",
+        code="E542",
+        values=[f"inputs: {_some_names(inputs, name)}"],
+        advice="one of plan.inputs",
+    )
+
+
+def _some_names(inputs: Collection[str], wanted: str) -> str:
     """Names that end alike first."""
     last = wanted.rpartition(".")[2]
-    names = sorted(plan.inputs, key=lambda name: (not name.endswith(last), name))
+    names = sorted(inputs, key=lambda name: (not name.endswith(last), name))
     tail = ", ..." if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + tail
 

@@ -128,6 +128,7 @@ def check_mesh_size(mesh_shape: Sequence[int], num_processes: int) -> None:
 
 def make_groups(
     stage_meshes: Sequence[Sequence[int]],
+    first_ranks: Sequence[int],
     stage: int,
     world: World,
     device: torch.device,
@@ -138,7 +139,8 @@ def make_groups(
     Every rank of the world must call it with the same meshes.
 
     Args:
-        stage_meshes: shape of every stage's mesh; their ranks, row-major, follow one another.
+        stage_meshes: shape of every stage's mesh.
+        first_ranks: first rank of every stage; the others of its mesh follow, row-major.
         stage: of this rank.
         world: all ranks.
         device: where tensors live.
@@ -147,10 +149,10 @@ def make_groups(
     own = tuple(stage_meshes[stage])
     if not world.has_group:
         return MeshGroups(tuple(f"alone{axis}" for axis in range(len(own))), None)
-    grids: list[torch.Tensor] = []
-    for mesh in stage_meshes:
-        first = sum(grid.numel() for grid in grids)
-        grids.append(torch.arange(first, first + math.prod(mesh)).view(tuple(mesh)))
+    grids = [
+        torch.arange(first, first + math.prod(mesh)).view(tuple(mesh))
+        for mesh, first in zip(stage_meshes, first_ranks, strict=True)
+    ]
     groups = []
     for axis in range(max(len(mesh) for mesh in stage_meshes)):
         lines: list[list[int]] = []

@@ -75,7 +75,8 @@ class Lowered:
     Attributes:
         graph, plan, program: what this rank runs: of the step, or of its stage.
         facts: what must be equal on all ranks.
-        stage_meshes: of every stage, over the ranks one after the other.
+        stage_meshes: of every stage.
+        first_ranks: first rank of every stage.
         stage: of this rank.
     """
 
@@ -84,6 +85,7 @@ class Lowered:
     program: Program
     facts: Mapping[str, str]
     stage_meshes: tuple[tuple[int, ...], ...]
+    first_ranks: tuple[int, ...]
     stage: int
 
 
@@ -311,8 +313,9 @@ class Session:
         if self._groups is None:
             self._mesh = plan.mesh_shape
             self._groups = make_groups(
-                lowered.stage_meshes, lowered.stage, world, self._device, self.timeout
-            )
+                lowered.stage_meshes, lowered.first_ranks, lowered.stage, world, self._device,
+                self.timeout,
+            )  # fmt: skip
             self.state = ShardedState(
                 plan.mesh_shape, program.table.coordinate(self._mesh_rank), self._groups
             )
@@ -360,7 +363,7 @@ class Session:
         check_mesh_size(plan.mesh_shape, self.world.size)
         text = json.dumps(plan.to_dict(), sort_keys=True)
         facts = agreement.program_facts(text, program)
-        return Lowered(graph, plan, program, facts, (plan.mesh_shape,), 0)
+        return Lowered(graph, plan, program, facts, (plan.mesh_shape,), (0,), 0)
 
     def _executor(self, lowered: Lowered) -> Runnable:
         assert self._groups is not None

@@ -11,7 +11,7 @@ from shardwright.capture import capture
 from shardwright.errors import ConfigError, PlanError
 from shardwright.pipeline.layers import even_starts
 from shardwright.pipeline.microbatches import split_microbatches
-from shardwright.pipeline.pipeline import PipelineOptions
+from shardwright.pipeline.options import StageConstraints
 from shardwright.pipeline.stage_graphs import split_stages
 
 
@@ -216,17 +216,17 @@ def test_forward_after_backward_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "options"),
+    ("num_devices", "constraints"),
     [
-        (3, PipelineOptions(2)),
-        (1, PipelineOptions(2)),
-        (4, PipelineOptions(2, stage_ranks=(1, 2))),
-        (4, PipelineOptions(2, stage_ranks=(4, 0))),
+        (3, StageConstraints(2)),
+        (1, StageConstraints(2)),
+        (4, StageConstraints(2, stage_ranks=(1, 2))),
+        (4, StageConstraints(2, stage_ranks=(4, 0))),
     ],
 )
-def test_devices_that_cannot_be_shared_out_are_refused(num_devices, options):
+def test_devices_that_cannot_be_shared_out_are_refused(num_devices, constraints):
     with pytest.raises(ConfigError) as caught:
-        options.devices_of_stages(num_devices)
+        constraints.devices_of_stages(num_devices)
     assert caught.value.code == "E528"
 
 

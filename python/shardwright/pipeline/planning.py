@@ -1,0 +1,76 @@
+"""From a step and a cluster to a pipeline: chooses the stages, then plans each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from shardwright.capture.step_graph import StepGraph
+from shardwright.cluster import Cluster
+from shardwright.pipeline.options import PipelineOptions, StageConstraints, even_stages
+from shardwright.pipeline.pipeline import Pipeline, StageRequest, build_pipeline
+from shardwright.plan import Plan
+from shardwright.planning import SearchRequest, match_forced, plan_graph
+
+# Chooses the stages: (step in microbatches, cluster, what was asked for) -> the stages.
+StageChooser = Callable[[StepGraph, Cluster, StageConstraints, SearchRequest], PipelineOptions]
+
+
+def plan_pipeline(
+    step_graph: StepGraph,
+    cluster: Cluster,
+    constraints: StageConstraints,
+    request: SearchRequest,
+    *,
+    choose: StageChooser | None = None,
+) -> Pipeline:
+    """Plans a step in stages.
+
+    Args:
+        step_graph: In microbatches already.
+        cluster: The machines; all devices are used.
+        constraints: The stages as they were asked for.
+        request: Limits of the searches; the time is for all stages together.
+        choose: Chooses the stages; by default they are even where nothing is asked for.
+
+    Raises:
+        ConfigError: E527, E528; PlanError: E334, E335; InfeasibleError: E206; and what planning a
+            stage raises.
+    """
+    options = (choose or choose_even)(step_graph, cluster, constraints, request)
+    return plan_options(step_graph, options, cluster, request)
+
+
+def choose_even(
+    step_graph: StepGraph,
+    cluster: Cluster,
+    constraints: StageConstraints,
+    request: SearchRequest,
+) -> PipelineOptions:
+    """The stages as asked for, the rest shared out evenly."""
+    return even_stages(step_graph, constraints, cluster.num_devices)
+
+
+def plan_options(
+    step_graph: StepGraph, options: PipelineOptions, cluster: Cluster, request: SearchRequest
+) -> Pipeline:
+    """Plans every stage of a given cut.
+
+    Raises:
+        As `plan_pipeline`.
+    """
+    forced = match_forced(request.forced, step_graph)
+    share = request.time_limit_s / len(options.stages)
+
+    def plan_stage(graph: StepGraph, stage: StageRequest) -> Plan:
+        names = {spec.name for spec in graph.inputs if spec.kind != "boundary"}
+        names |= {node.name for node in graph.graph_module.graph.nodes}
+        wanted = {name: spec for name, spec in forced.items() if name in names} | dict(stage.forced)
+        return plan_graph(
+            graph,
+            stage.cluster,
+            stage.mesh,
+            dataclasses.replace(request, forced=wanted, time_limit_s=share),
+        )
+
+    return build_pipeline(step_graph, options, cluster, plan_stage)

@@ -1,0 +1,157 @@
+"""What a step in stages costs: its schedule, simulated with the times of its stages' plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from shardwright import _core
+from shardwright.errors import InternalError
+from shardwright.pipeline.plan import (
+    BoundaryTransfer,
+    PipelineCertificate,
+    PipelineStage,
+    SimulatedStep,
+)
+
+
+class _Directed(Protocol):
+    @property
+    def when(self) -> str: ...
+    @property
+    def source(self) -> int: ...
+    @property
+    def target(self) -> int: ...
+
+
+def stage_schedule(
+    kind: str, first_ranks: Sequence[int], num_microbatches: int, transfers: Iterable[_Directed]
+) -> _core.Schedule:
+    """The actions of every submesh.
+
+    Args:
+        kind: "gpipe", "1f1b", ...
+        first_ranks: of every stage; stages that begin at one rank share a submesh.
+        num_microbatches: per step.
+        transfers: what goes between stages.
+    """
+    pairs: dict[tuple[int, int], bool] = {}  # whether gradients come back
+    for transfer in transfers:
+        if transfer.when == "forward":
+            pairs.setdefault((transfer.source, transfer.target), False)
+        elif transfer.when == "backward":
+            pairs[transfer.target, transfer.source] = True
+    num_ranks = len(set(first_ranks))
+    return _core.make_schedule(
+        kind,
+        num_ranks=num_ranks,
+        num_microbatches=num_microbatches,
+        stages_per_rank=len(first_ranks) // num_ranks,
+        edges=sorted(pair for pair, gradient in pairs.items() if gradient),
+        edges_without_gradient=sorted(pair for pair, gradient in pairs.items() if not gradient),
+    )
+
+
+def microbatches_in_flight(schedule: _core.Schedule) -> tuple[int, ...]:
+    """By stage: most microbatches whose activations it holds at once."""
+    return tuple(schedule.check().most_in_flight)
+
+
+def simulate_stages(
+    kind: str, stages: Sequence[PipelineStage], transfers: Sequence[BoundaryTransfer]
+) -> tuple[_core.Schedule, _core.Simulation]:
+    """The schedule of the stages and when everything of it happens."""
+    num_microbatches = stages[0].plan.num_microbatches
+    schedule = stage_schedule(
+        kind, [stage.first_rank for stage in stages], num_microbatches, transfers
+    )
+    edges = [(source, target) for source, target, _ in schedule.edges]
+    times = {
+        when: [
+            sum(t.cost_us for t in transfers if (t.when, t.source, t.target) == (when, *ends(edge)))
+            for edge in edges
+        ]
+        for when, ends in (("forward", _forwards), ("backward", _backwards))
+    }
+    simulation = _core.simulate_schedule(
+        schedule,
+        forward_us=[stage.forward_us for stage in stages],
+        backward_input_us=[stage.backward_us for stage in stages],
+        backward_weight_us=[0.0 for _ in stages],
+        edge_forward_us=times["forward"],
+        edge_backward_us=times["backward"],
+    )
+    return schedule, simulation
+
+
+def simulated_step(
+    kind: str, stages: Sequence[PipelineStage], transfers: Sequence[BoundaryTransfer]
+) -> SimulatedStep:
+    """The whole step: transfers of parameters, the schedule, the slowest update, its transfers.
+
+    Outside of microbatches a stage sends and receives one value after the other, and all stages
+    wait for the slowest of them after every round.
+    """
+    _, simulation = simulate_stages(kind, stages, transfers)
+    start = _exchange_us(transfers, "start")
+    exchange = _exchange_us(transfers, "update")
+    update = max(stage.update_us for stage in stages)
+    return SimulatedStep(
+        time_us=start + simulation.pipeline_us + update + exchange,
+        start_us=start,
+        pipeline_us=simulation.pipeline_us,
+        update_us=update,
+        exchange_us=exchange,
+        bubble_share=simulation.bubble_share,
+        busy_us=tuple(
+            stage.plan.num_microbatches * (stage.forward_us + stage.backward_us) for stage in stages
+        ),
+    )
+
+
+def pipeline_certificate(
+    time_us: float, lower_bound_us: float | None, out_of_time: bool
+) -> PipelineCertificate:
+    """What may be claimed of a pipeline of this time.
+
+    Args:
+        time_us: simulated.
+        lower_bound_us: of a search; None without one.
+        out_of_time: whether the time limit ended that search.
+
+    Raises:
+        InternalError: E930 for a bound above the time.
+    """
+    gap = None
+    if lower_bound_us is not None:
+        if lower_bound_us > time_us:
+            raise InternalError(
+                "the claimed bound is above the time of the pipeline.",
+                code="E930",
+                values=[f"bound {lower_bound_us} us, time {time_us} us"],
+                advice="report this with the model and the cluster",
+            )
+        gap = (time_us - lower_bound_us) / time_us if time_us else 0.0
+    if gap == 0:
+        return PipelineCertificate(time_us, lower_bound_us, gap, "optimal")
+    status = "time_limit" if out_of_time else "feasible"
+    return PipelineCertificate(time_us, lower_bound_us, gap, status)  # type: ignore[arg-type]
+
+
+def _exchange_us(transfers: Sequence[BoundaryTransfer], when: str) -> float:
+    """Sum over rounds of what the stage with most to send or to receive takes."""
+    busy: dict[int, dict[tuple[str, int], float]] = {}
+    for transfer in transfers:
+        if transfer.when == when:
+            ends = busy.setdefault(transfer.round, {})
+            for end in (("sends", transfer.source), ("receives", transfer.target)):
+                ends[end] = ends.get(end, 0.0) + transfer.cost_us
+    return sum(max(ends.values()) for ends in busy.values())
+
+
+def _forwards(edge: tuple[int, int]) -> tuple[int, int]:
+    return edge
+
+
+def _backwards(edge: tuple[int, int]) -> tuple[int, int]:
+    return edge[1], edge[0]
