@@ -1,6 +1,7 @@
 #include "interop/layer_costs.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -62,6 +63,13 @@ std::vector<int> positionsIn(const LayerPort& port, const std::vector<ShardingSp
                                                   : static_cast<int>(found - port.specs.begin()));
   }
   return positions;
+}
+
+std::vector<std::int32_t> presentIn(const std::vector<int>& positions) {
+  std::vector<std::int32_t> present;
+  std::ranges::copy_if(positions, std::back_inserter(present), [](int at) { return at >= 0; });
+  std::ranges::sort(present);
+  return present;
 }
 
 }  // namespace
@@ -148,9 +156,12 @@ std::vector<LayerTable> LayerCosts::tables(const DeviceMesh& mesh, const Cluster
     table.exit_specs = specsOf(layer.exit_kind);
     const std::vector<int> entries = positionsIn(solver.entry(), table.entry_specs);
     const std::vector<int> exits = positionsIn(solver.exit(), table.exit_specs);
+    const std::vector<std::int32_t> some_entries = presentIn(entries);
+    const std::vector<std::int32_t> some_exits = presentIn(exits);
     for (std::size_t price = 0; price < prices.size(); ++price) {
       const LayerSolver::Solution solution =
-          price == 0 ? std::move(first[index]) : solver.solve(prices[price]);
+          price == 0 ? std::move(first[index])
+                     : solver.solve(prices[price], some_entries, some_exits);
       std::vector<LayerCost>& costs = table.costs.emplace_back();
       for (const int entry : entries) {
         for (const int exit : exits) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -20,6 +21,11 @@ ModelOptions modelOptions(const LayerCostOptions& options) {
   return model;
 }
 
+// The value that an input brings in, or that a send takes out.
+ValueRef passedBy(const Graph& graph, NodeId node) {
+  return graph.node(node).input ? ValueRef{node, 0} : graph.node(node).operands()[0];
+}
+
 }  // namespace
 
 LayerSolver::LayerSolver(const ShardedGraph& graph, const LayerClass& layer, const DeviceMesh& mesh,
@@ -34,11 +40,6 @@ LayerSolver::LayerSolver(const ShardedGraph& graph, const LayerClass& layer, con
   entry_ = makePort(builder, layer.main_in, layer.grad_out);
   exit_ = makePort(builder, layer.main_out, layer.grad_in);
   problem_ = std::move(builder).build();
-}
-
-// The value that an input brings in, or that a send takes out.
-static ValueRef passedBy(const Graph& graph, NodeId node) {
-  return graph.node(node).input ? ValueRef{node, 0} : graph.node(node).operands()[0];
 }
 
 std::vector<std::optional<ShardingSpec>> LayerSolver::boundarySpecsOf(NodeId node,
@@ -92,6 +93,17 @@ LayerPort LayerSolver::makePort(ProblemBuilder& builder, std::optional<NodeId> m
 }
 
 LayerSolver::Solution LayerSolver::solve(const MemoryPrice& price) const {
+  const auto all = [](const LayerPort& port) {
+    std::vector<std::int32_t> specs(port.specs.size());
+    std::iota(specs.begin(), specs.end(), 0);
+    return specs;
+  };
+  return solve(price, all(entry_), all(exit_));
+}
+
+LayerSolver::Solution LayerSolver::solve(const MemoryPrice& price,
+                                         const std::vector<std::int32_t>& entries,
+                                         const std::vector<std::int32_t>& exits) const {
   Solution solution;
   solution.price_units.resize(problem_->numNodes());
   std::vector<std::vector<std::int64_t>> costs;
@@ -116,12 +128,17 @@ LayerSolver::Solution LayerSolver::solve(const MemoryPrice& price) const {
   for (const LayerPort* port : {&entry_, &exit_}) {
     if (port->node) {
       ports.push_back(port);
+      solution.reduction->keepValues(static_cast<std::int32_t>(port->node->index()),
+                                     port == &entry_ ? entries : exits);
       options.kept_nodes.push_back(static_cast<std::int32_t>(port->node->index()));
     }
   }
+  solution.costs_.assign(entry_.specs.size() * exit_.specs.size(), kInfinity);
+  if (solution.reduction->infeasible()) {
+    return solution;
+  }
   const MemoryLayout layout(*solution.problem);
   presolve(*solution.reduction, layout, options);
-  solution.costs_.assign(entry_.specs.size() * exit_.specs.size(), kInfinity);
   if (solution.reduction->infeasible()) {
     return solution;
   }

@@ -47,7 +47,10 @@ class LayerSolver {
     std::vector<std::vector<std::int32_t>> value_of_spec;  // per port: value of its variable or -1
     std::vector<double> costs_;
   };
+  // With lists, for those of the ports' specs alone (ascending; the others are impossible).
   Solution solve(const MemoryPrice& price) const;
+  Solution solve(const MemoryPrice& price, const std::vector<std::int32_t>& entries,
+                 const std::vector<std::int32_t>& exits) const;
   // The way that attains one of the costs, by the ports' specs.
   LayerCost cost(const Solution& solution, std::size_t entry, std::size_t exit) const;
 
