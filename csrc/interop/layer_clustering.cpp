@@ -47,7 +47,8 @@ void checkOps(const std::vector<ClusterOp>& ops, const std::vector<ClusterValue>
 // bytes that enter each of them.
 struct Window {
   std::int32_t lowest = 0;
-  std::vector<std::int64_t> entering;  // of begin `end - i` at position i
+  // Of begin `end - i` at position i; kUnreachable for a layer that may not be.
+  std::vector<std::int64_t> entering;
 
   std::int64_t enteringAt(std::int32_t begin, std::int32_t end) const {
     return entering[static_cast<std::size_t>(end - begin)];
@@ -95,13 +96,7 @@ class Clustering {
       }
       return describe(std::move(begins));
     }
-    const int narrow = numNarrowPlaces() + 1;
-    for (int num_layers = std::min({narrow, options_.most_layers, num_ops_}); num_layers > 1;
-         --num_layers) {
-      std::vector<std::int32_t> begins = cut(num_layers);
-      if (!begins.empty()) return describe(std::move(begins));
-    }
-    return describe({0});
+    return describe(foundBegins());
   }
 
  private:
@@ -111,6 +106,18 @@ class Clustering {
       if (forced_[static_cast<std::size_t>(k)]) begins.push_back(k);
     }
     return begins;
+  }
+
+  // A layer begins at every narrow place; where those are too many, the best cut into fewer layers.
+  std::vector<std::int32_t> foundBegins() const {
+    std::vector<std::int32_t> begins = narrowPlaces();
+    begins.insert(begins.begin(), 0);
+    if (static_cast<int>(begins.size()) <= options_.most_layers) return begins;
+    for (int num_layers = options_.most_layers; num_layers > 1; --num_layers) {
+      begins = cut(num_layers);
+      if (!begins.empty()) return begins;
+    }
+    return {0};
   }
 
   std::int64_t flopsOf(std::int32_t begin, std::int32_t end) const {
@@ -141,26 +148,38 @@ class Clustering {
     return crossing;
   }
 
-  int numNarrowPlaces() const {
+  // Between two heavy operations: the last operation in front of which fewest bytes cross.
+  struct Place {
+    std::int32_t begin = 0;
+    std::int64_t width = kUnreachable;
+  };
+
+  // First operations after the narrow places.
+  std::vector<std::int32_t> narrowPlaces() const {
     const std::vector<std::int64_t> crossing = crossingBytes();
-    const double heavy = static_cast<double>(flops_before_.back()) / num_ops_;
-    std::vector<std::int64_t> widths;  // of the places between heavy operations
-    std::int64_t narrowest = kUnreachable;
-    bool inside = false;
+    std::vector<Place> places;  // the first one lies in front of all heavy operations
+    Place place;
     for (std::size_t k = 0; k < ops_.size(); ++k) {
-      narrowest = std::min(narrowest, crossing[k]);
-      if (static_cast<double>(ops_[k].flops) < heavy) continue;
-      if (inside) widths.push_back(narrowest);
-      inside = true;
-      narrowest = kUnreachable;
+      if (k > 0 && crossing[k] <= place.width) {
+        place = {static_cast<std::int32_t>(k), crossing[k]};
+      }
+      if (!isHeavy(static_cast<std::int32_t>(k))) continue;
+      places.push_back(place);
+      place = {};
     }
-    int count = 0;
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      const bool before = i == 0 || widths[i - 1] >= widths[i];
-      const bool after = i + 1 == widths.size() || widths[i + 1] >= widths[i];
-      if (before && after) ++count;
+    std::vector<std::int32_t> begins;
+    for (std::size_t i = 1; i < places.size(); ++i) {
+      const bool before = places[i - 1].width >= places[i].width;
+      const bool after = i + 1 == places.size() || places[i + 1].width >= places[i].width;
+      if (before && after) begins.push_back(places[i].begin);
     }
-    return count;
+    return begins;
+  }
+
+  // Whether it has at least the average FLOPs.
+  bool isHeavy(std::int32_t op) const {
+    return static_cast<double>(ops_[static_cast<std::size_t>(op)].flops) * num_ops_ >=
+           static_cast<double>(flops_before_.back());
   }
 
   // The most FLOPs of one of `num_layers` layers.
@@ -168,8 +187,8 @@ class Clustering {
     return (1 + options_.flop_tolerance) * static_cast<double>(flops_before_.back()) / num_layers;
   }
 
-  // For each last operation, the begins a layer may have, by FLOPs and marks.
-  std::vector<Window> windows(int num_layers) const {
+  // For each last operation, the begins a layer may have, by FLOPs, heavy operations and marks.
+  std::vector<Window> windows(int num_layers, bool needs_heavy) const {
     const double bound = flopBound(num_layers);
     std::vector<Window> result(ops_.size());
     // By value: the last `end` for which it was counted as read inside the layer.
@@ -184,10 +203,10 @@ class Clustering {
     for (std::int32_t end = 0; end < num_ops_; ++end) {
       Window& window = result[static_cast<std::size_t>(end)];
       std::int64_t entering = 0;
+      int num_heavy = 0;
       for (std::int32_t begin = end; begin >= 0; --begin) {
-        // A single operation may exceed the bound only where marks or nothing else will do; then
-        // there is no cut, as the bound says.
-        if (static_cast<double>(flopsOf(begin, end + 1)) > bound) break;
+        num_heavy += isHeavy(begin) ? 1 : 0;
+        if (static_cast<double>(flopsOf(begin, end + 1)) > bound && num_heavy > 1) break;
         for (const std::int32_t v : made_by[static_cast<std::size_t>(begin)]) {
           if (read_for[static_cast<std::size_t>(v)] == end) {
             entering -= values_[static_cast<std::size_t>(v)].bytes;
@@ -200,7 +219,7 @@ class Clustering {
           const ClusterValue& value = values_[static_cast<std::size_t>(v)];
           if (value.producer >= 0) entering = checkedAdd(entering, value.bytes);
         }
-        window.entering.push_back(entering);
+        window.entering.push_back(needs_heavy && num_heavy == 0 ? kUnreachable : entering);
         window.lowest = begin;
         if (forced_[static_cast<std::size_t>(begin)]) break;
       }
@@ -210,10 +229,12 @@ class Clustering {
 
   // Begins of the best cut, empty when none meets the bound.
   std::vector<std::int32_t> cut(int num_layers) const {
-    const std::vector<Window> windows_of = windows(num_layers);
-    const std::int64_t widest = fewestMostBytes(windows_of, num_layers);
-    if (widest == kUnreachable) return {};
-    return cutWithin(windows_of, num_layers, widest);
+    for (const bool needs_heavy : {true, false}) {
+      const std::vector<Window> windows_of = windows(num_layers, needs_heavy);
+      const std::int64_t widest = fewestMostBytes(windows_of, num_layers);
+      if (widest != kUnreachable) return cutWithin(windows_of, num_layers, widest);
+    }
+    return {};
   }
 
   // Least over all cuts of the most bytes that enter a layer.

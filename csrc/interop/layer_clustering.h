@@ -26,7 +26,7 @@ struct ClusterOptions {
   std::optional<int> num_layers = {};
   // Most layers when they are found.
   int most_layers = 128;
-  // A layer has at most (1 + flop_tolerance) times the average layer's FLOPs.
+  // A layer has at most (1 + flop_tolerance) times the average layer's FLOPs, or one heavy op.
   double flop_tolerance = 0.5;
   // Operations in front of which a layer begins whatever it costs: the user's marks. With marks and
   // no num_layers the marks alone cut, and FLOPs are not bounded.
@@ -43,13 +43,14 @@ struct LayerClustering {
 // Cuts so that the most bytes entering any layer are fewest (Alpa, section 5.1: G(k, r) =
 // min_i max(G(i - 1, r - 1), C(i, k)) subject to FLOPs(i..k) <= (1 + delta) FLOPs / L), then the
 // sum of entering bytes, then the sum of squared FLOPs (more even layers). Exact in this order.
+// Heavy operations have at least the average FLOPs. A layer with one of them may exceed the bound
+// (the head of a language model), and a layer without any is only made where there is no other cut.
 //
-// Without num_layers: one layer more than there are narrow places, at most most_layers; then ever
-// fewer until the FLOP bound can be met. Heavy operations have at least the average FLOPs; the
-// place between two of them is as wide as the fewest bytes that cross anywhere in between, and
-// narrow when neither the place before nor the one after is narrower. So residual blocks, and the
-// attention and feed-forward halves of a transformer block, are layers, and so is every product of
-// a plain chain.
+// Without num_layers a layer begins at every narrow place, whatever its FLOPs; where those are more
+// than most_layers allows, the best cut into so many. The place between two heavy operations is as
+// wide as the fewest bytes that cross anywhere in between, and narrow when neither the place before
+// nor the one after is narrower. So residual blocks, and the attention and feed-forward halves of a
+// transformer block, are layers, and so is every product of a plain chain.
 //
 // Throws ProblemError [E222] for a malformed list, or when no cut into num_layers meets the bound.
 LayerClustering clusterLayers(const std::vector<ClusterOp>& ops,

@@ -77,6 +77,16 @@ def table_from_fx(
     return _core.Graph(writer.nodes, outputs)
 
 
+def table_nodes(graph_module: fx.GraphModule) -> list[fx.Node]:
+    """The fx nodes that have an entry of their own in the op table, in its order."""
+    return [
+        node
+        for node in graph_module.graph.nodes
+        if node.op in ("placeholder", "get_attr")
+        or (node.op == "call_function" and node.target is not operator.getitem)
+    ]
+
+
 def encode_text(value: Any) -> str:
     """Writes a dtype, layout, memory format or device as the table holds it.
 

@@ -13,7 +13,7 @@ from shardwright.capture import ops as _ops  # noqa: F401  (registers the ops)
 from shardwright.capture.arguments import StepArguments, sort_arguments
 from shardwright.capture.normalize import normalize
 from shardwright.capture.optimizers import hyper_inputs, is_known, read_hyper, state_inputs
-from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph
+from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph, uncompiled_module
 from shardwright.capture.trace import Trace, trace_step
 from shardwright.errors import CaptureError
 
@@ -122,7 +122,7 @@ def _drop_unused_inputs(
     ]
     _forget_autograd(graph)
     graph.lint()
-    graph_module = fx.GraphModule(torch.nn.Module(), graph)
+    graph_module = uncompiled_module(graph)
     names = {spec.name for spec in kept if spec.kind == "constant"}
     return StepGraph(
         graph_module,

@@ -57,6 +57,7 @@ def run_graph(graph: StepGraph, flat_inputs: Sequence[Tensor]) -> list[Tensor]:
 def _run_microbatches(
     graph: StepGraph, nodes: Sequence[fx.Node], inputs: _Values, outputs: Sequence[fx.Node]
 ) -> list[Tensor]:
+    placeholders = graph.placeholders
     parts = [n for n in nodes if n.op == "call_function" and n.meta["phase"] != "update"]
     update = [n for n in nodes if n.op == "call_function" and n.meta["phase"] == "update"]
     crossing = {a for n in update for a in n.all_input_nodes} | set(outputs)
@@ -65,7 +66,7 @@ def _run_microbatches(
     totals: dict[fx.Node, Tensor] = {}
     made_in_parts = set(parts)
     carried = {
-        graph.placeholders[spec.updates]: node
+        placeholders[spec.updates]: node
         for node, spec in zip(outputs, graph.outputs, strict=True)
         if spec.updates is not None and node in made_in_parts
     }
@@ -73,7 +74,7 @@ def _run_microbatches(
     held = dict(inputs)
     for number in range(graph.num_microbatches):
         values = dict(held)
-        for index, node in enumerate(graph.placeholders):
+        for index, node in enumerate(placeholders):
             values[node] = microbatch_value(graph, index, held[node], number)
         _run(parts, values, crossing)
         for mark in marks:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
 from shardwright.capture.reference import run_graph
@@ -189,6 +190,14 @@ class StepGraph:
                 code="E911",
             )
         return run_graph(self, flat_inputs)
+
+
+def uncompiled_module(graph: fx.Graph) -> fx.GraphModule:
+    """A module of the graph whose Python code is written only when it is asked for.
+
+    A step's graph is read, cut and run in sections, but never called itself.
+    """
+    return _LazyGraphModule(torch.nn.Module(), graph)
 
 
 def _target_name(node: fx.Node) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from shardwright.capture.step_graph import StepGraph
+from shardwright.capture.step_graph import StepGraph, uncompiled_module
 
 _CONVOLUTION = torch.ops.aten.convolution_backward.default
 
@@ -45,7 +45,7 @@ def split_convolutions(step_graph: StepGraph, stages: Mapping[fx.Node, int]) -> 
             copies[node] = graph.node_copy(node, of_image.__getitem__)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    module = fx.GraphModule(torch.nn.Module(), graph)
+    module = uncompiled_module(graph)
     return dataclasses.replace(step_graph, graph_module=module)
 
 

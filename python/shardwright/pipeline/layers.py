@@ -12,7 +12,7 @@ from torch import fx
 from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.errors import ConfigError, ProblemError
-from shardwright.graph_table import to_core_graph
+from shardwright.graph_table import table_nodes, to_core_graph
 from shardwright.rules import rule_registry
 
 # Layer of what every layer has or computes itself: functions of the batch, of hyper-parameters and
@@ -73,7 +73,7 @@ def find_layers(step_graph: StepGraph, num_layers: int | None = None) -> Layers:
     """
     graph = to_core_graph(step_graph)
     found = _core.find_layers(graph, rule_registry(), num_layers)
-    nodes = table_nodes(step_graph)
+    nodes = table_nodes(step_graph.graph_module)
     begins = [nodes[index] for index in found.begins]
     layer_of = dict(zip((node.name for node in nodes), found.layer_of_node, strict=True))
     first = next((n for n in nodes if n.op == "call_function" and layer_of[n.name] == 0), None)
@@ -102,7 +102,7 @@ def assign_layers(step_graph: StepGraph, starts: Sequence[str]) -> dict[fx.Node,
         PlanError: E334 when forward follows backward.
     """
     layers = _core.assign_layers(to_core_graph(step_graph), list(starts))
-    layer_of = dict(zip(table_nodes(step_graph), layers, strict=True))
+    layer_of = dict(zip(table_nodes(step_graph.graph_module), layers, strict=True))
     for item in _items(step_graph):
         layer_of[item] = layer_of[item.all_input_nodes[0]]
     return layer_of
@@ -148,16 +148,6 @@ def _exactly(step_graph: StepGraph, num_layers: int) -> Layers:
             values=[f"num_stages: {num_layers}", *str(error).splitlines()[1:2]],
             advice="fewer stages, or stage_boundaries=[...] with what begins each",
         ) from error
-
-
-def table_nodes(step_graph: StepGraph) -> list[fx.Node]:
-    """The fx nodes that have a place of their own in the op table, in its order."""
-    return [
-        node
-        for node in step_graph.graph_module.graph.nodes
-        if node.op == "placeholder"
-        or (node.op == "call_function" and node.target is not operator.getitem)
-    ]
 
 
 def _items(step_graph: StepGraph) -> list[fx.Node]:

@@ -18,9 +18,9 @@ from torch import Tensor, fx
 
 from shardwright import _core
 from shardwright.capture.ops.library import accumulate_dtype
-from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph
+from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph, uncompiled_module
 from shardwright.errors import ConfigError
-from shardwright.graph_table import decode_text
+from shardwright.graph_table import decode_text, table_nodes
 
 _COPY = torch.ops.aten._to_copy.default
 _Value = tuple[str, int]
@@ -32,6 +32,8 @@ def split_microbatches(step_graph: StepGraph, num_microbatches: int) -> StepGrap
     Batch tensors whose dim 0 is as long as that of the first one are cut along it; all others are
     whole in every part. Functions of the batch alone that each part needs whole (the number of
     targets that a mean loss divides by) are computed from the whole batch.
+
+    Nodes keep their names.
 
     Args:
         step_graph: as captured.
@@ -79,7 +81,7 @@ def _cut(
     from shardwright.planning import sharded_graph
 
     sharded = sharded_graph(graph)
-    names = [node["name"] for node in _core.describe_nodes(sharded)]
+    names = [node.name for node in table_nodes(graph.graph_module)]
     number = {name: i for i, name in enumerate(names)}
     placeholders = zip(graph.placeholders, graph.inputs, strict=True)
     split = [number[node.name] for node, spec in placeholders if _is_split(spec, batch_size)]
@@ -120,7 +122,9 @@ def _with_whole(step_graph: StepGraph, values: Sequence[_Value]) -> StepGraph:
             wholes[node] = known[spec.name]
     for node in old.nodes:
         if node in needed and node.op == "call_function":
-            wholes[node] = graph.node_copy(node, wholes.__getitem__)
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), wholes.__getitem__)
+            wholes[node] = _named_call(graph, f"{node.name}_whole", node.target, args, kwargs)
+            wholes[node].meta = dict(node.meta)
     replaced = {node: wholes[node] for node in wanted}
     for node in old.nodes:
         if node in replaced:
@@ -130,7 +134,7 @@ def _with_whole(step_graph: StepGraph, values: Sequence[_Value]) -> StepGraph:
         elif node.op == "output":
             graph.node_copy(node, copies.__getitem__)
     _drop_dead(graph)
-    module = fx.GraphModule(torch.nn.Module(), graph)
+    module = uncompiled_module(graph)
     return dataclasses.replace(step_graph, graph_module=module, inputs=tuple(inputs))
 
 
@@ -145,6 +149,13 @@ def _fx_node(graph: fx.Graph, value: _Value) -> fx.Node:
 def is_item(node: fx.Node) -> bool:
     """Whether it picks one output of an op with several."""
     return node.target is operator.getitem
+
+
+def _named_call(
+    graph: fx.Graph, name: str, target: Any, args: tuple[Any, ...], kwargs: Any = None
+) -> fx.Node:
+    """A call with a name of our choice: nodes of the step keep theirs, whatever is added."""
+    return graph.create_node("call_function", target, args, kwargs, name=name)
 
 
 def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
@@ -173,7 +184,10 @@ class _Writer:
     ) -> None:
         self.old = step_graph
         self.cut = cut
+        self.forms = cut.nodes  # the attribute is a new list each time
         self.count = count
+        self.results = step_graph.output_nodes
+        self.fakes: dict[tuple[torch.dtype, tuple[int, ...]], Tensor] = {}
         self.names = names
         self.graph = fx.Graph()
         self.nodes = {n.name: n for n in step_graph.graph_module.graph.nodes}
@@ -197,7 +211,7 @@ class _Writer:
         self.graph.output([node for node, _ in outputs])
         _drop_dead(self.graph)
         self.graph.lint()
-        module = fx.GraphModule(torch.nn.Module(), self.graph)
+        module = uncompiled_module(self.graph)
         return dataclasses.replace(
             self.old,
             graph_module=module,
@@ -207,7 +221,7 @@ class _Writer:
         )
 
     def _form(self, name: str) -> _core.MicrobatchNode:
-        return self.cut.nodes[self.number[name]]
+        return self.forms[self.number[name]]
 
     def _inputs(self) -> Iterator[InputSpec]:
         for node, spec in zip(self.old.placeholders, self.old.inputs, strict=True):
@@ -228,8 +242,15 @@ class _Writer:
     def _fake(self, shape: Sequence[int], like: Tensor) -> Tensor:
         if tuple(shape) == tuple(like.shape):
             return like
-        with self.fake_mode:
-            return torch.empty(tuple(shape), dtype=like.dtype)
+        return self._empty(tuple(shape), like.dtype)
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        known = self.fakes.get((dtype, shape))
+        if known is None:
+            with self.fake_mode:
+                known = torch.empty(shape, dtype=dtype)
+            self.fakes[dtype, shape] = known
+        return known
 
     def _call(self, name: str, values: dict[_Value, fx.Node]) -> None:
         old, form = self.nodes[name], self._form(name)
@@ -238,7 +259,7 @@ class _Writer:
         )
         args += tuple(decoded(a) for a in form.args[len(old.args) :])
         kwargs = {k: self._argument(form.kwargs[k], v, values) for k, v in old.kwargs.items()}
-        new = self.graph.call_function(old.target, args, kwargs)
+        new = _named_call(self.graph, old.name, old.target, args, kwargs)
         new.meta = {**old.meta}
         if form.once:
             new.meta["phase"] = "update"
@@ -253,7 +274,7 @@ class _Writer:
         ]
         for user in list(old.users):
             output = user.args[1]
-            item = self.graph.call_function(operator.getitem, (new, output))
+            item = _named_call(self.graph, user.name, operator.getitem, (new, output))
             item.meta = {**user.meta, "phase": new.meta["phase"], "val": new.meta["val"][output]}
             values[name, output] = item
 
@@ -277,22 +298,22 @@ class _Writer:
         wide = accumulate_dtype(dtype) if dtype.is_floating_point else dtype
         phase = node.meta["phase"]
         added = self._cast(node, wide, phase)
-        total = self.graph.call_function(torch.ops.shardwright.accumulate.default, (added,))
+        accumulate = torch.ops.shardwright.accumulate.default
+        total = _named_call(self.graph, f"{node.name}_total", accumulate, (added,))
         total.meta = {**added.meta, "phase": "update"}
         self.totals[value] = self._cast(total, dtype, "update")
 
     def _cast(self, node: fx.Node, dtype: torch.dtype, phase: str) -> fx.Node:
         if node.meta["val"].dtype == dtype:
             return node
-        new = self.graph.call_function(_COPY, (node,), {"dtype": dtype})
-        with self.fake_mode:
-            val = torch.empty(tuple(node.meta["val"].shape), dtype=dtype)
+        new = _named_call(self.graph, f"{node.name}_cast", _COPY, (node,), {"dtype": dtype})
+        val = self._empty(tuple(node.meta["val"].shape), dtype)
         new.meta = {**node.meta, "phase": phase, "val": val}
         return new
 
     def _output(self, index: int) -> tuple[fx.Node, OutputSpec]:
         spec = self.old.outputs[index]
-        value = self._value(self.old.output_nodes[index])
+        value = self._value(self.results[index])
         dim = self.cut.joined_dims[index]
         if dim < 0:
             node = self.totals.get(value)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import fx
 
-from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph
+from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph, uncompiled_module
 from shardwright.errors import InternalError
 from shardwright.pipeline.backward_split import nodes_not_for_others, split_convolutions
 from shardwright.pipeline.layers import EVERY_LAYER, assign_layers
@@ -87,21 +87,24 @@ def split_stages(
     Raises:
         ConfigError: E527 for starts that are none; PlanError: E334, see docs/errors.md.
     """
-    stages = assign_layers(step_graph, starts)
+    stages: Mapping[fx.Node, int] = assign_layers(step_graph, starts)
     if splits_backward:
         split = split_convolutions(step_graph, stages)
         if split is not step_graph:
             step_graph, stages = split, assign_layers(split, starts)
-    split = _split_sums(step_graph, stages)
-    if split is not step_graph:
-        step_graph, stages = split, assign_layers(split, starts)
+    step_graph, stages = _split_sums(step_graph, stages)
     return _Cutter(step_graph, stages, len(starts) + 1, splits_backward).cut()
 
 
-def _split_sums(step_graph: StepGraph, stages: Mapping[fx.Node, int]) -> StepGraph:
+def _split_sums(
+    step_graph: StepGraph, stages: Mapping[fx.Node, int]
+) -> tuple[StepGraph, Mapping[fx.Node, int]]:
     """Adds gradients of several stages after their sums over microbatches, not in each.
 
-    So a tied weight's gradients travel once per step. `step_graph` where there is nothing to do.
+    So a tied weight's gradients travel once per step.
+
+    Returns:
+        The step with the stages of its nodes; what was given where there is nothing to do.
     """
     dropped: set[fx.Node] = set()
     found: dict[fx.Node, list[fx.Node]] = {}
@@ -113,7 +116,21 @@ def _split_sums(step_graph: StepGraph, stages: Mapping[fx.Node, int]) -> StepGra
             if len(source.users) == 1 and (terms := _terms(added, stages, sums)) is not None:
                 found[node] = terms
                 dropped.update((source, *sums))
-    return _with_split_sums(step_graph, found, dropped) if found else step_graph
+    if not found:
+        return step_graph, stages
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    new_stages: dict[fx.Node, int] = {}
+    for node in step_graph.graph_module.graph.nodes:
+        if node in found:
+            parts = [(term, copies[term], stages[term]) for term in found[node]]
+            copies[node] = _sum_of_totals(graph, node, parts, new_stages)
+        elif node not in dropped:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in stages and node in copies:
+            new_stages[copies[node]] = stages[node]
+    new = dataclasses.replace(step_graph, graph_module=uncompiled_module(graph))
+    return new, new_stages
 
 
 def _terms(
@@ -131,38 +148,30 @@ def _terms(
     return [t for term in (left, right) for t in _terms(term, stages, sums) or [term]]
 
 
-def _with_split_sums(
-    step_graph: StepGraph, found: Mapping[fx.Node, Sequence[fx.Node]], dropped: set[fx.Node]
-) -> StepGraph:
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in step_graph.graph_module.graph.nodes:
-        if node in found:
-            copies[node] = _sum_of_totals(graph, node, [(t, copies[t]) for t in found[node]])
-        elif node not in dropped:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    module = fx.GraphModule(torch.nn.Module(), graph)
-    return dataclasses.replace(step_graph, graph_module=module)
-
-
 def _sum_of_totals(
-    graph: fx.Graph, accumulate: fx.Node, terms: Sequence[tuple[fx.Node, fx.Node]]
+    graph: fx.Graph,
+    accumulate: fx.Node,
+    terms: Sequence[tuple[fx.Node, fx.Node, int]],
+    stages: dict[fx.Node, int],
 ) -> fx.Node:
-    """The terms' sums over microbatches, added up."""
+    """The sums over microbatches of terms (old node, new node, stage), added up."""
     source: Any = accumulate.args[0]
     totals: list[fx.Node] = []
-    for term, copy in terms:
+    for term, copy, stage in terms:
         value = copy
         if source.target is _CAST:
             value = graph.call_function(_CAST, (copy,), dict(source.kwargs))
             value.meta = {**term.meta, "val": source.meta["val"]}
         total = graph.call_function(_ACCUMULATE, (value,))
         total.meta = {**term.meta, "phase": "update", "val": accumulate.meta["val"]}
+        stages[value] = stages[total] = stage
         totals.append(total)
     result = totals[0]
+    first = min(stage for _, _, stage in terms if stage != EVERY_LAYER)
     for total in totals[1:]:
         result = graph.call_function(_ADD, (result, total))
         result.meta = dict(accumulate.meta)
+        stages[result] = first
     return result
 
 
@@ -179,7 +188,9 @@ class _Cutter:
         self.stages = stages
         self.num_stages = num_stages
         self.nodes: list[fx.Node] = list(step_graph.graph_module.graph.nodes)
-        self.spec = dict(zip(step_graph.placeholders, step_graph.inputs, strict=True))
+        self.inputs = step_graph.placeholders
+        self.results = step_graph.output_nodes
+        self.spec = dict(zip(self.inputs, step_graph.inputs, strict=True))
         self.number = {node: i for i, node in enumerate(self.nodes)}
         self.rounds: dict[fx.Node, int] = {}
         self.transfers: dict[tuple[fx.Node, int], Transfer] = {}
@@ -256,10 +267,10 @@ class _Cutter:
         )
 
     def _place_outputs(self) -> None:
-        for spec, node in zip(self.step.outputs, self.step.output_nodes, strict=True):
+        for spec, node in zip(self.step.outputs, self.results, strict=True):
             stage = self.stages[node]
             if spec.updates is not None:
-                stage = self.stages[self.step.placeholders[spec.updates]]
+                stage = self.stages[self.inputs[spec.updates]]
                 if self.stages[node] not in (stage, EVERY_LAYER):
                     self._refuse(node, self.stages[node], "update", stage)
             self.output_stages.append(max(stage, 0))
@@ -320,12 +331,12 @@ class _StageWriter:
             own = 0 if node.op == "placeholder" else _RANK[_phase(node)]
             ranks[node] = min(ranks.get(node, 2), rank, own)
 
-        for number, node in enumerate(cutter.step.output_nodes):
+        for number, node in enumerate(cutter.results):
             if cutter.output_stages[number] == stage:
                 need(node, 2)
                 updates = cutter.step.outputs[number].updates
                 if updates is not None:
-                    need(cutter.step.placeholders[updates], 2)
+                    need(cutter.inputs[updates], 2)
         for node in cutter.spec:
             owned = cutter.stages[node] == stage
             fixed_here = cutter.stages[node] == EVERY_LAYER and (
@@ -391,7 +402,7 @@ class _StageWriter:
         cutter = self.cutter
         values, specs = [], []
         position = {spec.name: i for i, spec in enumerate(self.inputs) if spec.kind != "boundary"}
-        for number, node in enumerate(cutter.step.output_nodes):
+        for number, node in enumerate(cutter.results):
             if cutter.output_stages[number] != self.stage:
                 continue
             spec = cutter.step.outputs[number]
@@ -406,7 +417,7 @@ class _StageWriter:
         names = {spec.name for spec in self.inputs if spec.kind == "constant"}
         return dataclasses.replace(
             cutter.step,
-            graph_module=fx.GraphModule(torch.nn.Module(), self.graph),
+            graph_module=uncompiled_module(self.graph),
             inputs=tuple(self.inputs),
             outputs=tuple(specs),
             constants={n: v for n, v in cutter.step.constants.items() if n in names},
