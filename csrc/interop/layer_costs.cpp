@@ -162,6 +162,7 @@ std::vector<LayerTable> LayerCosts::tables(const DeviceMesh& mesh, const Cluster
       const LayerSolver::Solution solution =
           price == 0 ? std::move(first[index])
                      : solver.solve(prices[price], some_entries, some_exits);
+      table.is_exact.push_back(solution.ports->isExact());
       std::vector<LayerCost>& costs = table.costs.emplace_back();
       for (const int entry : entries) {
         for (const int exit : exits) {

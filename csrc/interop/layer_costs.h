@@ -22,6 +22,8 @@ struct LayerCostOptions {
   int num_microbatches = 1;
   // Most specs at a boundary; see LayerTable.
   int max_specs = 8;
+  // Most table entries that one table's elimination may visit, about 1e9 per second.
+  double max_work = 5e7;
   // As ModelOptions::shard_all_products.
   bool shard_all_products = false;
 };
@@ -62,6 +64,10 @@ struct LayerTable {
   std::vector<ShardingSpec> entry_specs;
   std::vector<ShardingSpec> exit_specs;
   std::vector<std::vector<LayerCost>> costs;  // [price][entry * exit_specs.size() + exit]
+  // By price: whether each entry is the least. False where elimination would be wider than max_work
+  // on all values that could be part of one: then it was made on fewer values per variable, the
+  // most promising by message passing, and an entry is what a good choice costs.
+  std::vector<bool> is_exact;
 
   const LayerCost& at(std::size_t price, std::size_t entry, std::size_t exit) const {
     return costs[price][entry * exit_specs.size() + exit];
@@ -69,7 +75,8 @@ struct LayerTable {
 };
 
 // Tables of all classes of a step. Each entry is the least of the problem that Model states for the
-// class's graph with both specs forced and the memory priced; no memory limit.
+// class's graph with both specs forced and the memory priced (but see LayerTable::is_exact); no
+// memory limit.
 //
 // Other values of other layers are taken to arrive in whatever spec suits the reader at no cost.
 class LayerCosts {

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "cost/compute.h"
 #include "interop/boundary_specs.h"
-#include "intraop/presolve.h"
 
 namespace shardwright {
 namespace {
@@ -122,92 +121,39 @@ LayerSolver::Solution LayerSolver::solve(const MemoryPrice& price,
     }
   }
   solution.problem = std::make_unique<Problem>(problem_->withNodeCosts(std::move(costs)));
-  solution.reduction = std::make_unique<Reduction>(*solution.problem);
-  PresolveOptions options;
-  std::vector<const LayerPort*> ports;
-  for (const LayerPort* port : {&entry_, &exit_}) {
-    if (port->node) {
-      ports.push_back(port);
-      solution.reduction->keepValues(static_cast<std::int32_t>(port->node->index()),
-                                     port == &entry_ ? entries : exits);
-      options.kept_nodes.push_back(static_cast<std::int32_t>(port->node->index()));
-    }
-  }
-  solution.costs_.assign(entry_.specs.size() * exit_.specs.size(), kInfinity);
-  if (solution.reduction->infeasible()) {
-    return solution;
-  }
-  const MemoryLayout layout(*solution.problem);
-  presolve(*solution.reduction, layout, options);
-  if (solution.reduction->infeasible()) {
-    return solution;
-  }
-  solution.reduced = std::make_unique<ReducedProblem>(*solution.reduction, layout);
   std::vector<std::int32_t> kept;
-  for (const LayerPort* port : ports) {
-    const auto node = static_cast<std::int32_t>(port->node->index());
-    const auto& variables = solution.reduced->variables();
-    const auto variable = std::ranges::find(variables, node, &ReducedVariable::reduction_variable);
-    kept.push_back(static_cast<std::int32_t>(variable - variables.begin()));
-    std::vector<std::int32_t>& values = solution.value_of_spec.emplace_back(port->specs.size(), -1);
-    const auto member = std::ranges::find(variable->members, node, &Member::node);
-    const std::vector<std::int32_t>& left = solution.reduction->pool().list(member->strategies);
-    for (std::size_t value = 0; value < left.size(); ++value) {
-      values[static_cast<std::size_t>(left[value])] = static_cast<std::int32_t>(value);
+  std::vector<std::vector<std::int32_t>> allowed;
+  for (const auto& [port, specs] : {std::pair(&entry_, &entries), std::pair(&exit_, &exits)}) {
+    if (port->node) {
+      kept.push_back(static_cast<std::int32_t>(port->node->index()));
+      allowed.push_back(*specs);
     }
   }
-  solution.elimination =
-      std::make_unique<Elimination>(*solution.reduced, EliminationLimits(), kept);
-  if (!solution.elimination->fits()) {
-    return solution;
-  }
-  UnaryCosts unary;
-  for (const ReducedVariable& variable : solution.reduced->variables()) {
-    unary.push_back(variable.costs);
-  }
-  solution.joint = std::make_unique<JointCosts>(solution.elimination->jointCosts(std::move(unary)));
-  const std::size_t num_exits = exit_.specs.size();
-  const auto valueOf = [&](const LayerPort& port, std::size_t which, std::size_t spec) {
-    return port.node ? solution.value_of_spec[which][spec] : 0;
-  };
-  const std::size_t exit_port = ports.size() - 1;
-  const std::int32_t exit_values =
-      exit_.node ? solution.reduced->variables()[static_cast<std::size_t>(kept.back())].numValues()
-                 : 1;
-  for (std::size_t entry = 0; entry < entry_.specs.size(); ++entry) {
-    for (std::size_t exit = 0; exit < num_exits; ++exit) {
-      const std::int32_t from = valueOf(entry_, 0, entry);
-      const std::int32_t to = valueOf(exit_, exit_port, exit);
-      if (from >= 0 && to >= 0) {
-        solution.costs_[entry * num_exits + exit] =
-            solution.joint->costs()[static_cast<std::size_t>(from * exit_values + to)];
-      }
-    }
-  }
+  solution.ports =
+      std::make_unique<PortElimination>(*solution.problem, kept, allowed, options_.max_work);
   return solution;
 }
 
 LayerCost LayerSolver::cost(const Solution& solution, std::size_t entry, std::size_t exit) const {
   LayerCost cost;
-  if (solution.costs_[entry * exit_.specs.size() + exit] == kInfinity) {
+  const double claimed = solution.costs()[entry * exit_.specs.size() + exit];
+  if (claimed == kInfinity) {
     return cost;
   }
   std::vector<std::int32_t> kept;
   for (const auto& [port, spec] : {std::pair(&entry_, entry), std::pair(&exit_, exit)}) {
     if (port->node) {
-      kept.push_back(solution.value_of_spec[kept.size()][spec]);
+      kept.push_back(static_cast<std::int32_t>(spec));
     }
   }
-  const std::vector<std::int32_t> choice =
-      solution.reduced->expand(solution.reduction->pool(), solution.joint->labels(kept));
+  const std::vector<std::int32_t> choice = solution.ports->choice(kept);
   const std::array<std::int64_t, 3> units = model_.phaseUnits(choice);
   cost.possible = true;
   cost.cost_units = units[0] + units[1] + units[2];
   for (std::size_t n = 0; n < choice.size(); ++n) {
     cost.cost_units += solution.price_units[n][static_cast<std::size_t>(choice[n])];
   }
-  const double claimed = solution.costs_[entry * exit_.specs.size() + exit];
-  if (solution.reduction->costShift() == 0 && static_cast<double>(cost.cost_units) != claimed) {
+  if (solution.ports->costShift() == 0 && static_cast<double>(cost.cost_units) != claimed) {
     throw Error(ErrorKind::kInternal, "E931", "a layer's cost is not what its choice costs.",
                 {.values = {"found: " + std::to_string(claimed),
                             "its choice: " + std::to_string(cost.cost_units)},

@@ -10,7 +10,7 @@
 
 #include "interop/layer_costs.h"
 #include "interop/layer_memory.h"
-#include "intraop/elimination.h"
+#include "interop/port_elimination.h"
 #include "intraop/model.h"
 
 namespace shardwright {
@@ -32,20 +32,12 @@ class LayerSolver {
 
   // Least costs in units for every pair of the ports' specs, entry slowest; infinity where there is
   // no way.
-  class Solution {
-   public:
-    const std::vector<double>& costs() const { return costs_; }
+  struct Solution {
+    const std::vector<double>& costs() const { return ports->costs(); }
 
-   private:
-    friend class LayerSolver;
     std::vector<std::vector<std::int64_t>> price_units;  // by problem node and strategy
     std::unique_ptr<Problem> problem;
-    std::unique_ptr<Reduction> reduction;
-    std::unique_ptr<ReducedProblem> reduced;
-    std::unique_ptr<Elimination> elimination;
-    std::unique_ptr<JointCosts> joint;
-    std::vector<std::vector<std::int32_t>> value_of_spec;  // per port: value of its variable or -1
-    std::vector<double> costs_;
+    std::unique_ptr<PortElimination> ports;
   };
   // With lists, for those of the ports' specs alone (ascending; the others are impossible).
   Solution solve(const MemoryPrice& price) const;

@@ -792,6 +792,8 @@ class LayerTable:
     @property
     def exit_specs(self) -> list[list[Placement]]: ...
     @property
+    def is_exact(self) -> list[bool]: ...
+    @property
     def costs(self) -> list[list[LayerCost]]: ...
 
 def layer_tables(
@@ -803,6 +805,7 @@ def layer_tables(
     prices: Sequence[tuple[float, float]],
     num_microbatches: int,
     max_specs: int = 8,
+    max_work: float = 5e7,
     shard_all_products: bool = False,
 ) -> list[LayerTable]: ...
 

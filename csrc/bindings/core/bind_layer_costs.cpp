@@ -24,14 +24,14 @@ py::object nameOf(const Graph& graph, const std::optional<NodeId>& node) {
 std::vector<LayerTable> tablesFromPython(const LayerGraphs& graphs, const RuleRegistry& registry,
                                          const DeviceMesh& mesh, const Cluster& cluster,
                                          const std::vector<std::pair<double, double>>& prices,
-                                         int num_microbatches, int max_specs,
+                                         int num_microbatches, int max_specs, double max_work,
                                          bool shard_all_products) {
   std::vector<MemoryPrice> memory_prices;
   for (const auto& [fixed, saved] : prices) {
     memory_prices.push_back({fixed, saved});
   }
   const py::gil_scoped_release release;
-  return LayerCosts(graphs, registry, {num_microbatches, max_specs, shard_all_products})
+  return LayerCosts(graphs, registry, {num_microbatches, max_specs, max_work, shard_all_products})
       .tables(mesh, cluster, memory_prices);
 }
 
@@ -90,10 +90,11 @@ void bindLayerCosts(py::module_& module) {
   py::class_<LayerTable>(module, "LayerTable")
       .def_readonly("entry_specs", &LayerTable::entry_specs)
       .def_readonly("exit_specs", &LayerTable::exit_specs)
+      .def_readonly("is_exact", &LayerTable::is_exact)
       .def_readonly("costs", &LayerTable::costs);
   module.def("layer_tables", &tablesFromPython, py::arg("graphs"), py::arg("registry"),
              py::arg("mesh"), py::arg("cluster"), py::kw_only(), py::arg("prices"),
-             py::arg("num_microbatches"), py::arg("max_specs") = 8,
+             py::arg("num_microbatches"), py::arg("max_specs") = 8, py::arg("max_work") = 5e7,
              py::arg("shard_all_products") = false,
              "One table per class; prices are (fixed, saved) in microseconds per byte.");
 }
