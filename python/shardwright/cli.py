@@ -8,6 +8,7 @@ memory, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ from shardwright.progress import Progress, describe_progress, is_watched
 from shardwright.version import __version__
 
 if TYPE_CHECKING:
+    from shardwright.pipeline.plan import PipelinePlan
     from shardwright.plan import Plan
 
 EXIT_DIFFERENT = 1
@@ -103,6 +105,9 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="also write the plan as a web page")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="also write the schedule of stages as a Chrome trace"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
 
 
@@ -115,7 +120,11 @@ def _add_plan_parser(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--mesh", metavar="AxB", help="mesh shape such as 2x4 (default: try all)")
     parser.add_argument("--memory-limit", metavar="SIZE", help="per device, such as 14GiB")
-    parser.add_argument("--num-microbatches", type=int, default=1, metavar="N")
+    parser.add_argument(
+        "--num-microbatches", type=int, default=1, metavar="N",
+        help="parts in which the batch goes through forward and backward (1)",
+    )  # fmt: skip
+    _add_stages(parser)
     parser.add_argument(
         "--time-limit", type=float, default=60.0, metavar="S", help="seconds for the search (60)"
     )
@@ -123,8 +132,29 @@ def _add_plan_parser(commands: Any) -> None:
         "--gap", type=float, default=1e-4, metavar="G",
         help="relative gap that is good enough; 0 asks for a proof (1e-4)",
     )  # fmt: skip
+    parser.add_argument(
+        "--evaluate", metavar="FILE",
+        help="price a pipeline written by hand instead of searching one (docs/concepts/stages.md)",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="save the plan")
     _add_output(parser)
+
+
+def _add_stages(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--num-stages", type=int, default=1, metavar="N", help="pipeline stages (1)"
+    )
+    parser.add_argument("--schedule", default="1f1b", help="1f1b, gpipe or zero_bubble (1f1b)")
+    parser.add_argument(
+        "--stage-ranks", metavar="N,N", help="devices of every stage (default: equally many)"
+    )
+    parser.add_argument(
+        "--stage-meshes", metavar="AxB,C", help="mesh shape of every stage (default: try all)"
+    )
+    parser.add_argument(
+        "--stage-boundaries", metavar="NAME,NAME",
+        help="modules or nodes that begin the second, third, ... stage (default: even)",
+    )  # fmt: skip
 
 
 def _add_show_parser(commands: Any) -> None:
@@ -164,8 +194,11 @@ def _plan(arguments: argparse.Namespace) -> int:
     from shardwright.planning import plan
     from shardwright.target import load_target, parse_settings
 
-    _check_writable(arguments.out, arguments.html)
+    _check_writable(arguments.out, arguments.html, arguments.trace)
+    if arguments.evaluate:
+        return _evaluate(arguments)
     cluster = Cluster.parse(arguments.cluster)
+    meshes, boundaries = arguments.stage_meshes, arguments.stage_boundaries
     mesh = parse_mesh(arguments.mesh)
     with _progress(f"planning {arguments.target} for {cluster}") as on_progress:
         step, args = load_target(arguments.target, parse_settings(arguments.set))
@@ -176,6 +209,11 @@ def _plan(arguments: argparse.Namespace) -> int:
             mesh=mesh,
             memory_limit=arguments.memory_limit,
             num_microbatches=arguments.num_microbatches,
+            num_stages=arguments.num_stages,
+            schedule=arguments.schedule,
+            stage_ranks=parse_counts(arguments.stage_ranks),
+            stage_meshes=meshes and [parse_stage_mesh(text) for text in meshes.split(",")],
+            stage_boundaries=boundaries and boundaries.split(","),
             time_limit_s=arguments.time_limit,
             relative_gap=arguments.gap,
             on_progress=on_progress,
@@ -186,37 +224,78 @@ def _plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
-    from shardwright.plan import Plan
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from shardwright.capture import capture
+    from shardwright.cluster import Cluster
+    from shardwright.pipeline.written import evaluate, read_written
+    from shardwright.planning import SearchRequest, parse_bytes
+    from shardwright.target import load_target, parse_settings
 
-    _check_writable(arguments.html)
-    _print_plan(Plan.load(arguments.plan), arguments)
+    asked = {
+        "--num-stages": arguments.num_stages != 1,
+        "--num-microbatches": arguments.num_microbatches != 1,
+        "--mesh": arguments.mesh is not None,
+        "--schedule": arguments.schedule != "1f1b",
+        "--stage-ranks": arguments.stage_ranks is not None,
+        "--stage-meshes": arguments.stage_meshes is not None,
+        "--stage-boundaries": arguments.stage_boundaries is not None,
+    }
+    if any(asked.values()):
+        raise ConfigError(
+            "the file of a written pipeline says how the step is cut.",
+            code="E539",
+            values=[f"also given: {', '.join(name for name, given in asked.items() if given)}"],
+            advice="either --evaluate or these",
+        )
+    written = read_written(arguments.evaluate)
+    cluster = Cluster.parse(arguments.cluster)
+    written.placed(cluster)  # what is wrong there is told before a long capture
+    request = SearchRequest(
+        parse_bytes(arguments.memory_limit),
+        time_limit_s=arguments.time_limit,
+        relative_gap=arguments.gap,
+    )
+    with _progress(f"evaluating {arguments.evaluate} for {cluster}") as on_progress:
+        step, args = load_target(arguments.target, parse_settings(arguments.set))
+        request = dataclasses.replace(request, on_progress=on_progress)
+        found = evaluate(written, capture(step, args), cluster, request)
+    if arguments.out:
+        found.save(arguments.out)
+    _print_plan(found, arguments)
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from shardwright.plan_files import load_plan
+
+    _check_writable(arguments.html, arguments.trace)
+    _print_plan(load_plan(arguments.plan), arguments)
     return 0
 
 
 def _validate(arguments: argparse.Namespace) -> int:
     from shardwright.capture import capture
-    from shardwright.plan import Plan
+    from shardwright.plan_files import load_plan
     from shardwright.report.units import bytes_text, time_text
     from shardwright.target import load_target, parse_settings
 
-    loaded = Plan.load(arguments.plan)
+    loaded = load_plan(arguments.plan)
     with _progress(f"capturing {arguments.target}"):
         step, args = load_target(arguments.target, parse_settings(arguments.set))
         step_graph = capture(step, args)
-    certificate = loaded.validate(step_graph)
+    loaded.validate(step_graph)
     print(
-        f"valid: the plan fits the step; cost {time_text(certificate.cost_us)} and peak memory "
-        f"{bytes_text(certificate.peak_memory_bytes)} recomputed"
+        f"valid: the plan fits the step; cost {time_text(loaded.time_us)} and peak memory "
+        f"{bytes_text(loaded.peak_memory_bytes)} recomputed"
     )
     return 0
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from shardwright.plan import Plan
+    from shardwright.plan_files import load_plan
     from shardwright.report.difference import difference_lines
 
-    lines = difference_lines(Plan.load(arguments.first), Plan.load(arguments.second))
+    lines = difference_lines(load_plan(arguments.first), load_plan(arguments.second))
     print("\n".join(lines) if lines else "the plans are the same")
     return EXIT_DIFFERENT if lines else 0
 
@@ -236,20 +315,52 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.ok for finding in findings) else EXIT_DIFFERENT
 
 
-def _print_plan(plan: Plan, arguments: argparse.Namespace) -> None:
+def _print_plan(plan: Plan | PipelinePlan, arguments: argparse.Namespace) -> None:
+    from shardwright.report.of_plan import report_numbers, report_page, report_text
+    from shardwright.report.text import terminal_width
+
     if arguments.html:
-        from shardwright.report.html import html_page
-
-        Path(arguments.html).write_text(html_page(plan), encoding="utf-8")
+        Path(arguments.html).write_text(report_page(plan), encoding="utf-8")
+    if arguments.trace:
+        _write_trace(plan, arguments.trace)
     if arguments.json:
-        from shardwright.report.numbers import plan_numbers
-
-        print(json.dumps(plan_numbers(plan), allow_nan=False))
+        print(json.dumps(report_numbers(plan), allow_nan=False))
         return
-    from shardwright.report.text import terminal_width, text_report
-
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    print(text_report(plan, width=terminal_width(), color=color))
+    print(report_text(plan, width=terminal_width(), color=color))
+
+
+def _write_trace(plan: Plan | PipelinePlan, path: str) -> None:
+    from shardwright.pipeline.plan import PipelinePlan
+    from shardwright.report.trace import write_chrome_trace
+
+    if not isinstance(plan, PipelinePlan):
+        raise ConfigError(
+            "a plan without stages has no schedule to trace.",
+            code="E538",
+            values=[f"--trace {path}"],
+            advice="--num-stages 2, or no --trace",
+        )
+    write_chrome_trace(path, *plan.simulate())
+
+
+def parse_counts(text: str | None) -> tuple[int, ...] | None:
+    """`"1,2"` as `(1, 2)`; None for None.
+
+    Raises:
+        ConfigError: E536 for a text that is no list of counts.
+    """
+    if text is None:
+        return None
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and int(word) >= 1 for word in words):
+        raise ConfigError(
+            "ranks of stages are whole numbers, joined by commas.",
+            code="E536",
+            values=[f"--stage-ranks {text!r}"],
+            advice="--stage-ranks 1,2",
+        )
+    return tuple(map(int, words))
 
 
 def parse_mesh(text: str | None) -> tuple[int, ...] | None:
@@ -258,15 +369,26 @@ def parse_mesh(text: str | None) -> tuple[int, ...] | None:
     Raises:
         ConfigError: E536 for a text that is no shape.
     """
-    if text is None:
-        return None
+    return None if text is None else _sizes(text, "--mesh 2x4")
+
+
+def parse_stage_mesh(text: str) -> tuple[int, ...]:
+    """`"1x2"` as `(1, 2)`, of one stage.
+
+    Raises:
+        ConfigError: E536 for a text that is no shape.
+    """
+    return _sizes(text, "--stage-meshes 2,1x2")
+
+
+def _sizes(text: str, advice: str) -> tuple[int, ...]:
     sizes = text.lower().split("x")
     if not all(size.isascii() and size.isdigit() and int(size) >= 1 for size in sizes):
         raise ConfigError(
             "a mesh is one size per axis, joined by x.",
             code="E536",
             values=[f"mesh: {text!r}"],
-            advice="--mesh 2x4",
+            advice=advice,
         )
     return tuple(map(int, sizes))
 

@@ -102,19 +102,20 @@ class Reader:
             advice="a file that Plan.save wrote with this version",
         )
 
-    def fields(self, names: Iterable[str]) -> dict[str, Reader]:
-        """Readers of an object that has exactly these names."""
+    def fields(self, names: Iterable[str], *, optional: Iterable[str] = ()) -> dict[str, Reader]:
+        """Readers of an object that has exactly these names, and any of the optional ones."""
         names = list(names)
+        known = [*names, *optional]
         value = self.value
         if not isinstance(value, dict):
             raise self.fail("an object")
         for name in value:
-            if name not in names:
+            if name not in known:
                 raise Reader(value[name], self._below(name)).fail("no such field")
         for name in names:
             if name not in value:
                 raise self.fail(f"a field {name!r}")
-        return {name: Reader(value[name], self._below(name)) for name in names}
+        return {name: Reader(value[name], self._below(name)) for name in known if name in value}
 
     def mapping(self, names: Collection[str], parse: Callable[[Reader], T]) -> dict[str, T]:
         """An object with any of these names."""

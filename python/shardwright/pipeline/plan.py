@@ -206,6 +206,19 @@ class PipelinePlan:
                     found.setdefault(name, tensor)
         return MappingProxyType(found)
 
+    def __str__(self) -> str:
+        from shardwright.report.pipeline_text import pipeline_text_report
+
+        return pipeline_text_report(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The plan as notebooks show it."""
+        from shardwright.report.pipeline_html import pipeline_fragment
+
+        return pipeline_fragment(self)
+
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 

@@ -4,22 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from shardwright.pipeline.plan import PipelinePlan
 from shardwright.plan import Plan
 from shardwright.report.units import bytes_text, shape_text, time_text
 
 _MAX_LINES = 40
 
 
-def difference_lines(first: Plan, second: Plan) -> list[str]:
+def difference_lines(first: Plan | PipelinePlan, second: Plan | PipelinePlan) -> list[str]:
     """One line per difference; empty when the plans are the same.
+
+    Plans in stages are compared stage by stage, by their numbers.
 
     Shardings are compared by name, so that plans of one model at different batch sizes compare too.
     """
+    if isinstance(first, PipelinePlan) and isinstance(second, PipelinePlan):
+        return _pipeline_lines(first, second)
+    if isinstance(first, PipelinePlan) or isinstance(second, PipelinePlan):
+        return _common_lines(first, second)
     lines = _figures(first, second)
     lines += _specs("input", _input_specs(first), _input_specs(second))
     if first.graph_hash == second.graph_hash:
         lines += _specs("op", _op_specs(first), _op_specs(second))
     return lines
+
+
+def _pipeline_lines(first: PipelinePlan, second: PipelinePlan) -> list[str]:
+    lines = _common_lines(first, second)
+    lines += _changed(
+        [
+            ("schedule", first.schedule, second.schedule),
+            ("bubble", _bubble(first), _bubble(second)),
+            ("status", first.certificate.status, second.certificate.status),
+        ]
+    )
+    for number, (a, b) in enumerate(zip(first.stages, second.stages, strict=False)):
+        found = _changed(
+            [
+                ("begin", a.begin, b.begin),
+                ("first rank", str(a.first_rank), str(b.first_rank)),
+                ("in flight", str(a.microbatches_in_flight), str(b.microbatches_in_flight)),
+                ("recomputed", str(a.recomputed), str(b.recomputed)),
+            ]
+        )
+        lines += [f"stage {number}: {line}" for line in [*found, *difference_lines(a.plan, b.plan)]]
+    transfers = [
+        {
+            f"{t.when} of {t.parameter or t.value} from stage {t.source} to {t.target}": (
+                f"{t.source_spec} -> {t.target_spec}, {bytes_text(t.bytes)}, {time_text(t.cost_us)}"
+            )
+            for t in plan.transfers
+        }
+        for plan in (first, second)
+    ]
+    return lines + _specs("transfer", *transfers)
+
+
+def _common_lines(first: Plan | PipelinePlan, second: Plan | PipelinePlan) -> list[str]:
+    """Figures that plans of either kind have."""
+    stages = [len(plan.stages) for plan in (first, second)]
+    memory = [plan.peak_memory_bytes for plan in (first, second)]
+    return _changed(
+        [
+            ("step", first.graph_hash[:12], second.graph_hash[:12]),
+            ("cluster", str(first.cluster), str(second.cluster)),
+            ("stages", str(stages[0]), str(stages[1])),
+            ("microbatches", str(first.num_microbatches), str(second.num_microbatches)),
+            ("time", time_text(first.time_us), time_text(second.time_us)),
+            ("peak memory", bytes_text(memory[0]), bytes_text(memory[1])),
+        ]
+    )
+
+
+def _bubble(plan: PipelinePlan) -> str:
+    return f"{100 * plan.simulation.bubble_share:.1f} %"
+
+
+def _changed(pairs: Iterable[tuple[str, str, str]]) -> list[str]:
+    return [f"{name}: {old} -> {new}" for name, old, new in pairs if old != new]
 
 
 def _figures(first: Plan, second: Plan) -> list[str]:
@@ -38,7 +100,7 @@ def _figures(first: Plan, second: Plan) -> list[str]:
     for kind in sorted({*a.collectives, *b.collectives}):
         counts = [c.collectives[kind].count if kind in c.collectives else 0 for c in (a, b)]
         pairs.append((kind.replace("_", "-"), str(counts[0]), str(counts[1])))
-    return [f"{name}: {old} -> {new}" for name, old, new in pairs if old != new]
+    return _changed(pairs)
 
 
 def _input_specs(plan: Plan) -> dict[str, str]:

@@ -33,7 +33,7 @@ from shardwright.report.units import (
     time_text,
 )
 
-_MEMORY_COLORS = {
+MEMORY_COLORS = {
     "parameters": "c1",
     "gradients": "c2",
     "optimizer": "c3",
@@ -51,44 +51,52 @@ _COLLECTIVE_COLORS = {
 def html_page(plan: Plan) -> str:
     """A whole page, to be opened in a browser."""
     title = f"Plan on {plan.cluster.name}, mesh {shape_text(plan.mesh_shape)}"
+    return whole_page(title, html_fragment(plan))
+
+
+def whole_page(title: str, fragment: str) -> str:
+    """A page that shows one fragment."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{escape(title)}</title>"
         "<style>body{margin:0;background:Canvas}.swp{margin:0 auto}</style>"
-        f"</head><body>{html_fragment(plan)}</body></html>\n"
+        f"</head><body>{fragment}</body></html>\n"
     )
 
 
 def html_fragment(plan: Plan) -> str:
     """One `div` with its own style sheet: what notebooks show."""
-    words = _box("In words", _words(plain_words(plan)))
+    return f'<div class="swp"><style>{style_sheet()}</style>{plan_body(plan)}</div>'
+
+
+def plan_body(plan: Plan) -> str:
+    """Heading and boxes, for a `div` that has the style sheet."""
+    words = box("In words", word_list(plain_words(plan)))
     boxes = [
-        f'<div class="stack half">{words}{_box("Certificate", _certificate(plan))}</div>',
-        _box(f"Mesh {shape_text(plan.mesh_shape)}", _mesh(plan), "fit"),
-        _box(f"Time per step: {time_text(plan.time_us)}", _time_bar(plan), "half"),
-        _box(_memory_title(plan), _memory_bar(plan), "half"),
+        f'<div class="stack half">{words}{box("Certificate", _certificate(plan))}</div>',
+        box(f"Mesh {shape_text(plan.mesh_shape)}", _mesh(plan), "fit"),
+        box(f"Time per step: {time_text(plan.time_us)}", _time_bar(plan), "half"),
+        box(_memory_title(plan), _memory_bar(plan), "half"),
     ]
     timeline = _timeline(plan)
     if timeline:
         boxes.append(
-            _box("Memory per device over the step (each phase to its own scale)", timeline, "wide")
+            box("Memory per device over the step (each phase to its own scale)", timeline, "wide")
         )
     boxes += [
-        _box("Shardings", _shardings(plan), "wide"),
-        _box("Collectives", _collectives(plan), "half"),
+        box("Shardings", _shardings(plan), "wide"),
+        box("Collectives", _collectives(plan), "half"),
     ]
     search = _search(plan)
     if search:
-        boxes.append(_box("Search", search, "half"))
-    return (
-        f'<div class="swp"><style>{style_sheet()}</style>{_header(plan)}'
-        f'<div class="grid">{"".join(boxes)}</div></div>'
-    )
+        boxes.append(box("Search", search, "half"))
+    return f'{_header(plan)}<div class="grid">{"".join(boxes)}</div>'
 
 
-def _box(title: str, content: str, css: str = "") -> str:
+def box(title: str, content: str, css: str = "") -> str:
+    """A titled frame; the content is HTML."""
     return f'<div class="box {css}"><h3>{escape(title)}</h3>{content}</div>'
 
 
@@ -111,7 +119,8 @@ def _header(plan: Plan) -> str:
     )
 
 
-def _words(lines: Sequence[str]) -> str:
+def word_list(lines: Sequence[str]) -> str:
+    """Sentences as a list."""
     return f'<ul class="words">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
 
 
@@ -143,7 +152,7 @@ def _memory_bar(plan: Plan) -> str:
     at_peak = plan.certificate.at_peak
     parts = [
         Part(kind, getattr(at_peak, kind), bytes_text(getattr(at_peak, kind)), color)
-        for kind, color in _MEMORY_COLORS.items()
+        for kind, color in MEMORY_COLORS.items()
     ]
     memory = plan.cluster.memory_bytes
     bar = stacked_bar(
@@ -160,7 +169,7 @@ def _memory_bar(plan: Plan) -> str:
 def _timeline(plan: Plan) -> str:
     samples = [
         Sample(
-            tuple(float(getattr(sample.memory, kind)) for kind in _MEMORY_COLORS),
+            tuple(float(getattr(sample.memory, kind)) for kind in MEMORY_COLORS),
             sample.phase,
         )
         for sample in plan.certificate.memory_timeline
@@ -171,7 +180,7 @@ def _timeline(plan: Plan) -> str:
     limit = (float(memory), f"device memory {bytes_text(memory)}") if memory else None
     return memory_chart(
         samples,
-        list(_MEMORY_COLORS.values()),
+        list(MEMORY_COLORS.values()),
         limit=limit,
         peak_text=f"peak {bytes_text(plan.peak_memory_bytes)}",
         title="memory per device over the step",

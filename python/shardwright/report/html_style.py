@@ -56,11 +56,14 @@ background:transparent;color:inherit;white-space:nowrap}
 .swp tbody tr{border-top:1px solid var(--line);background:transparent}
 .swp tr.layer td{font-weight:650;padding-top:9px}
 .swp td.num,.swp th.num{text-align:right}
+.swp td.wrap{white-space:normal}
 .swp td .cell{display:flex;gap:7px;align-items:center}
 .swp td .cell svg{flex:none}
 .swp td .cell.same{opacity:.45}
 .swp dl{display:grid;grid-template-columns:auto 1fr auto 1fr;gap:2px 12px;margin:0 0 6px}
 .swp dt{color:var(--soft)}.swp dd{margin:0;font-weight:600}
+.swp details{border-top:1px solid var(--line);padding:9px 0}
+.swp summary{cursor:pointer;font-weight:650}.swp details h2{margin-top:10px}
 .swp .empty{fill:var(--empty)}
 .swp .tensor{fill:var(--tensor);stroke:var(--edge);stroke-width:1}
 .swp .piece{fill:var(--piece)}.swp .partial{fill-opacity:.45}

@@ -31,8 +31,8 @@ from shardwright.report.units import (
     time_text,
 )
 
-_WIDTH = 120
-_NARROW = 100
+WIDTH = 120
+NARROW = 100
 _SHARDINGS_TITLE = (
     "Shardings (R whole, S0 cut along mesh axis 0, P0 sum pending over axis 0, = as stored, "
     "+1 other choices)"
@@ -40,8 +40,13 @@ _SHARDINGS_TITLE = (
 _MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "other")
 
 
-def text_report(plan: Plan, *, width: int = _WIDTH, color: bool = False) -> str:
+def text_report(plan: Plan, *, width: int = WIDTH, color: bool = False) -> str:
     """Returns the report as lines of at most `width` columns, with ANSI colors on request."""
+    return print_report(renderable(plan, narrow=width < NARROW), width, color=color)
+
+
+def print_report(report: RenderableType, width: int, *, color: bool) -> str:
+    """A report as lines of at most `width` columns."""
     console = Console(
         file=io.StringIO(),
         width=width,
@@ -54,28 +59,30 @@ def text_report(plan: Plan, *, width: int = _WIDTH, color: bool = False) -> str:
         highlight=False,
     )
     with console.capture() as capture:
-        console.print(renderable(plan, narrow=width < _NARROW))
+        console.print(report)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def renderable(plan: Plan, *, narrow: bool = False) -> RenderableType:
     """The report for a rich console; a narrow one leaves out shapes and module outputs."""
     parts: list[RenderableType] = [_header(plan)]
-    parts += _section("In words", _lines(plain_words(plan)))
-    parts += _section(f"Time per step: {time_text(plan.time_us)}", _cost_table(plan))
-    parts += _section(_memory_title(plan), _memory_table(plan))
-    parts += _section(_SHARDINGS_TITLE, _sharding_table(plan, narrow))
-    parts += _section("Certificate", _lines(certificate_lines(plan)))
+    parts += report_section("In words", lines_text(plain_words(plan)))
+    parts += report_section(f"Time per step: {time_text(plan.time_us)}", _cost_table(plan))
+    parts += report_section(_memory_title(plan), _memory_table(plan))
+    parts += report_section(_SHARDINGS_TITLE, _sharding_table(plan, narrow))
+    parts += report_section("Certificate", lines_text(certificate_lines(plan)))
     if plan.stats is not None:
-        parts += _section("Seconds", _lines([_seconds_line(plan)]))
+        parts += report_section("Seconds", lines_text([_seconds_line(plan)]))
     return Group(*parts)
 
 
-def _section(title: str, body: RenderableType) -> list[RenderableType]:
+def report_section(title: str, body: RenderableType) -> list[RenderableType]:
+    """A title and, moved to the right, what stands under it."""
     return [Text(""), Text(title, style="bold"), Padding(body, (0, 0, 0, 2))]
 
 
-def _lines(lines: Iterable[str]) -> Text:
+def lines_text(lines: Iterable[str]) -> Text:
+    """Lines as they are."""
     return Text("\n".join(lines))
 
 
@@ -89,7 +96,8 @@ def _header(plan: Plan) -> Text:
     return text
 
 
-def _table(*headings: tuple[str, str]) -> Table:
+def report_table(*headings: tuple[str, str]) -> Table:
+    """A table of these headings, each "l" or "r" for its side."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for heading, justify in headings:
         table.add_column(heading, justify="right" if justify == "r" else "left")
@@ -98,7 +106,7 @@ def _table(*headings: tuple[str, str]) -> Table:
 
 def _cost_table(plan: Plan) -> Table:
     certificate = plan.certificate
-    table = _table(
+    table = report_table(
         ("", "l"), ("count", "r"), ("bytes", "r"), ("ring bytes/device", "r"),
         ("time", "r"), ("share", "r"),
     )  # fmt: skip
@@ -129,7 +137,7 @@ def _memory_title(plan: Plan) -> str:
 
 def _memory_table(plan: Plan) -> RenderableType:
     at_peak = plan.certificate.at_peak
-    table = _table(("", "l"), ("bytes", "r"), ("share", "r"), ("", "l"))
+    table = report_table(("", "l"), ("bytes", "r"), ("share", "r"), ("", "l"))
     for kind in _MEMORY_KINDS:
         count = getattr(at_peak, kind)
         bar = "█" * round(30 * count / at_peak.total) if at_peak.total else ""
@@ -141,7 +149,7 @@ def _sharding_table(plan: Plan, narrow: bool) -> RenderableType:
     headings = [("parameter", "l"), ("stored", "l"), ("used", "l"), ("gradient", "l"),
                 ("optimizer state", "l")]  # fmt: skip
     headings += [] if narrow else [("module output", "l"), ("shape", "l")]
-    table = _table(*headings)
+    table = report_table(*headings)
     for layer in layer_shardings(parameter_shardings(plan)):
         _add_layer(table, layer, narrow)
     return table
@@ -194,4 +202,4 @@ def _seconds_line(plan: Plan) -> str:
 
 def terminal_width() -> int:
     """Columns of the terminal within reason; the default where there is none."""
-    return max(80, min(160, shutil.get_terminal_size((_WIDTH, 24)).columns))
+    return max(80, min(160, shutil.get_terminal_size((WIDTH, 24)).columns))

@@ -17,22 +17,30 @@ _COLORS = {"F": "c1", "B": "c3", "I": "c3", "W": "c6", "mixed": "c5"}
 _LEGEND = {"F": "forward", "B": "backward", "I": "backward: inputs", "W": "backward: weights"}
 
 
-def timeline_picture(schedule: Schedule, simulation: Simulation) -> str:
+def timeline_picture(
+    schedule: Schedule, simulation: Simulation, *, rows: Sequence[str] | None = None
+) -> str:
     """Draws the computations of every rank; the space between them is the bubble.
 
     Where computations are narrower than a pixel or two, those that follow each other without a
     pause are drawn as one block. Of many ranks the first 32 are drawn.
 
+    Args:
+        schedule: The lists.
+        simulation: When everything of them happens.
+        rows: Names of the ranks.
+
     Returns:
         The svg element.
     """
-    rows = min(schedule.num_ranks, _MOST_ROWS)
+    num_rows = min(schedule.num_ranks, _MOST_ROWS)
+    names = rows or [f"rank {rank}" for rank in range(num_rows)]
     scale = (_WIDTH - _LEFT) / (simulation.pipeline_us or 1.0)
-    height = _TOP + rows * (_ROW + _GAP) + 18
+    height = _TOP + num_rows * (_ROW + _GAP) + 18
     drawn: list[str] = []
-    for rank in range(rows):
+    for rank in range(num_rows):
         y = _TOP + rank * (_ROW + _GAP)
-        drawn.append(label(f"rank {rank}", 0, y + 14, css="small"))
+        drawn.append(label(names[rank], 0, y + 14, css="small"))
         drawn.append(
             element("rect", x=_LEFT, y=y, width=_WIDTH - _LEFT, height=_ROW, class_="empty")
         )
@@ -47,7 +55,7 @@ def timeline_picture(schedule: Schedule, simulation: Simulation) -> str:
     drawn.append(
         label(time_text(simulation.pipeline_us), _WIDTH, bottom, anchor="end", css="small")
     )
-    if rows < schedule.num_ranks:
+    if num_rows < schedule.num_ranks:
         middle = _LEFT + (_WIDTH - _LEFT) / 2
         text = f"... {schedule.num_ranks} ranks in all"
         drawn.append(label(text, middle, bottom, anchor="middle", css="small"))
