@@ -64,7 +64,7 @@ class Pricing {
       const double us = computeCostUs(graph_, choice.node, strategy, stage_.mesh_shape, cluster_) *
                         weightOf(graph_.graph().node(choice.node).phase);
       result.certificate.compute_us += us;
-      phaseUs(result, graph_.graph().node(choice.node).phase) += us;
+      charge(result, choice.node, graph_.graph().node(choice.node).phase, us);
       result.cost_units = checkedAdd(result.cost_units, toUnits(us));
     }
   }
@@ -90,14 +90,17 @@ class Pricing {
         }
       }
       result.certificate.communication_us += us * weight;
-      phaseUs(result, event.phase) += us * weight;
+      charge(result, event.node, event.phase, us * weight);
       result.cost_units = checkedAdd(result.cost_units, toUnits(us * weight));
     }
   }
 
  private:
-  static double& phaseUs(CertifiedCost& result, Phase phase) {
-    return result.certificate.phase_us[static_cast<std::size_t>(phase)];
+  static void charge(CertifiedCost& result, NodeId node, Phase phase, double us) {
+    result.certificate.phase_us[static_cast<std::size_t>(phase)] += us;
+    if (node.isValid()) {
+      result.node_us[node.index()] += us;
+    }
   }
 
   double weightOf(Phase phase) const {
@@ -145,6 +148,7 @@ CertifiedCost certifyPlan(const ShardedGraph& graph, const StagePlan& stage, con
                           const Cluster& cluster, const CertifyOptions& options) {
   checkCoverage(graph, stage);
   CertifiedCost result;
+  result.node_us.resize(graph.graph().nodes().size());
   Pricing pricing(graph, stage, mesh, cluster, options);
   pricing.addOps(result);
   const Replay replay = replayPlan(graph, stage, mesh);

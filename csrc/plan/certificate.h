@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mesh/cluster.h"
 #include "plan/plan.h"
@@ -26,6 +27,7 @@ struct CertifyOptions {
 struct CertifiedCost {
   std::int64_t cost_units = 0;  // each op and conversion rounded to a unit by itself
   Certificate certificate;
+  std::vector<double> node_us;  // by node: of the op, and of conversions made for it
   PeakMemory peak;
   std::string largest_tensor;  // at the peak: "layers.0.up.weight f32[16384, 4096], train.py:41"
 };

@@ -87,14 +87,14 @@ PlanResult planStepFromPython(const ShardedGraph& graph, const Cluster& cluster,
   return result;
 }
 
-Certificate certifyFromPython(const ShardedGraph& graph, const Plan& plan) {
+CertifiedCost certifyFromPython(const ShardedGraph& graph, const Plan& plan) {
   const py::gil_scoped_release release;
   const StagePlan& stage = plan.stages.at(0);
   const DeviceMesh mesh(stage.mesh_shape, plan.cluster);
   CertifyOptions options;
   const double microbatches = plan.num_microbatches;
   options.phase_weight = {microbatches, microbatches, 1};
-  return certifyPlan(graph, stage, mesh, plan.cluster, options).certificate;
+  return certifyPlan(graph, stage, mesh, plan.cluster, options);
 }
 
 // One graph node as the plan file describes it.
@@ -228,9 +228,21 @@ void bindPlan(py::module_& module) {
       py::arg("shard_all_products"), py::arg("graph_hash"), py::arg("on_progress") = py::none(),
       "The fastest certified plan of a step on a cluster. Raises InfeasibleError, PlanError, "
       "ConfigError.");
-  module.def("certify_plan", &certifyFromPython, py::arg("graph"), py::arg("plan"),
-             "Cost and memory recomputed from the graph and the choices alone, without a bound. "
-             "Raises PlanError E314 when they do not fit.");
+  module.def(
+      "certify_plan",
+      [](const ShardedGraph& graph, const Plan& plan) {
+        return certifyFromPython(graph, plan).certificate;
+      },
+      py::arg("graph"), py::arg("plan"),
+      "Cost and memory recomputed from the graph and the choices alone, without a bound. "
+      "Raises PlanError E314 when they do not fit.");
+  module.def(
+      "node_costs",
+      [](const ShardedGraph& graph, const Plan& plan) {
+        return certifyFromPython(graph, plan).node_us;
+      },
+      py::arg("graph"), py::arg("plan"),
+      "Of the certified cost what each node has, with the conversions made for it.");
   module.def(
       "parameter_gradients",
       [](const ShardedGraph& graph) {

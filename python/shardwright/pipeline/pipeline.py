@@ -28,6 +28,7 @@ from shardwright.pipeline.plan import (
 )
 from shardwright.pipeline.plan_schema import same_simulation
 from shardwright.pipeline.pricing import (
+    backward_weight_us,
     microbatches_in_flight,
     pipeline_certificate,
     simulated_step,
@@ -281,9 +282,10 @@ def build_pipeline(
             in_flight,
         )
         plan = _plan_stage(graph, stage, request, plan_stage)
+        late = backward_weight_us(graph, plan) if stages.splits_backward else 0.0
         planned.append(
             PipelineStage(
-                plan, stage.first_rank, stage.begin, stage.layers, stage.recompute, in_flight
+                plan, stage.first_rank, stage.begin, stage.layers, stage.recompute, in_flight, late
             )
         )
     claim = SearchClaim(options.lower_bound_us, options.out_of_time)
@@ -324,6 +326,9 @@ def validate_pipeline(plan: PipelinePlan, step_graph: StepGraph) -> PipelineCert
         for what, claimed, recomputed in (
             ("microbatches in flight",
              tuple(stage.microbatches_in_flight for stage in plan.stages), in_flight),
+            ("parts of backward", [stage.backward_weight_us for stage in plan.stages],
+             [backward_weight_us(graph, stage.plan) if pipeline.stages.splits_backward else 0.0
+              for graph, stage in zip(pipeline.stages.graphs, plan.stages, strict=True)]),
             ("transfers", len(plan.transfers), len(found.transfers)),
             *((f"transfer of {a.value} to stage {a.target}", a, b)
               for a, b in zip(plan.transfers, found.transfers, strict=False)),

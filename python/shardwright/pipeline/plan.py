@@ -41,6 +41,8 @@ class PipelineStage:
         layers: Modules or nodes at which its layers begin, for recomputation.
         recomputed: Whether backward computes forward's values anew, layer by layer.
         microbatches_in_flight: Most microbatches whose activations the stage holds at once.
+        backward_weight_us: Of backward of one microbatch what can wait, where the schedule takes
+            it apart: gradients of weights; else 0.
     """
 
     plan: Plan
@@ -49,6 +51,7 @@ class PipelineStage:
     layers: tuple[str, ...]
     recomputed: bool
     microbatches_in_flight: int
+    backward_weight_us: float = 0.0
 
     @property
     def ranks(self) -> range:
@@ -257,6 +260,7 @@ class PipelinePlan:
                 "layers": list(stage.layers),
                 "recomputed": stage.recomputed,
                 "microbatches_in_flight": stage.microbatches_in_flight,
+                "backward_weight_us": stage.backward_weight_us,
                 "plan": stage.plan.to_dict(),
             }
             for stage in self.stages

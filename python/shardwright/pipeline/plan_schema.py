@@ -69,6 +69,7 @@ def _stage(reader: Reader) -> PipelineStage:
         layers=fields["layers"].items(lambda name: name.text(), most=2**16),
         recomputed=fields["recomputed"].boolean(),
         microbatches_in_flight=fields["microbatches_in_flight"].integer(1, 2**20),
+        backward_weight_us=fields["backward_weight_us"].number(),
     )
 
 
@@ -125,6 +126,8 @@ def _check_stages(plan: PipelinePlan) -> None:
             raise contradiction("a stage has another number of microbatches", where)
         if stage.microbatches_in_flight > plan.num_microbatches:
             raise contradiction("more microbatches are in flight than there are", where)
+        if stage.backward_weight_us > stage.backward_us:
+            raise contradiction("a part of backward takes longer than all of it", where)
         if bool(stage.begin) != (number > 0):
             raise contradiction("a stage without a beginning, or a first one with one", where)
         if list(stage.plan.stages[0].ranks) != list(range(len(stage.ranks))):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from shardwright import _core
+from shardwright.capture.step_graph import StepGraph
 from shardwright.errors import InternalError
 from shardwright.pipeline.plan import (
     BoundaryTransfer,
@@ -13,6 +14,7 @@ from shardwright.pipeline.plan import (
     PipelineStage,
     SimulatedStep,
 )
+from shardwright.plan import Plan
 
 
 class _Directed(Protocol):
@@ -57,6 +59,27 @@ def microbatches_in_flight(schedule: _core.Schedule) -> tuple[int, ...]:
     return tuple(schedule.check().most_in_flight)
 
 
+def backward_weight_us(graph: StepGraph, plan: Plan) -> float:
+    """Of a stage's backward of one microbatch what no other stage waits for.
+
+    Args:
+        graph: the stage's, of a cut that splits backward.
+        plan: of the graph.
+    """
+    from shardwright.planning import sharded_graph
+
+    sharded = sharded_graph(graph)
+    costs = _core.node_costs(sharded, plan.to_core(sharded))
+    late = {
+        node.name
+        for node in graph.graph_module.graph.nodes
+        if node.meta.get("phase") == "backward" and node.meta.get("round") == 1
+    }
+    names = [node["name"] for node in _core.describe_nodes(sharded)]
+    total = sum(cost for name, cost in zip(names, costs, strict=True) if name in late)
+    return min(total, plan.certificate.backward_us) / plan.num_microbatches
+
+
 def simulate_stages(
     kind: str, stages: Sequence[PipelineStage], transfers: Sequence[BoundaryTransfer]
 ) -> tuple[_core.Schedule, _core.Simulation]:
@@ -76,8 +99,8 @@ def simulate_stages(
     simulation = _core.simulate_schedule(
         schedule,
         forward_us=[stage.forward_us for stage in stages],
-        backward_input_us=[stage.backward_us for stage in stages],
-        backward_weight_us=[0.0 for _ in stages],
+        backward_input_us=[stage.backward_us - stage.backward_weight_us for stage in stages],
+        backward_weight_us=[stage.backward_weight_us for stage in stages],
         edge_forward_us=times["forward"],
         edge_backward_us=times["backward"],
     )

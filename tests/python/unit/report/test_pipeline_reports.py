@@ -95,3 +95,15 @@ def test_other_schedules_are_priced_and_shown(schedule):
     assert schedule in str(other)
     assert other.validate(capture(*zoo.gpt_tiny())) == other.certificate
     assert parsed(report_page(other)).open == []
+
+
+def test_zero_bubble_takes_backward_apart():
+    """A linear layer's two gradients have as many FLOPs each; attention's are all of inputs."""
+    plain, apart = plan(), plan("zero_bubble")
+    for one, other in zip(plain.stages, apart.stages, strict=True):
+        assert one.backward_weight_us == 0
+        assert 0 < other.backward_weight_us <= other.backward_us
+    # The first stage sends no gradient: all of its backward can wait.
+    first, last = apart.stages
+    assert first.backward_weight_us == pytest.approx(first.backward_us)
+    assert last.backward_weight_us < 0.7 * last.backward_us
