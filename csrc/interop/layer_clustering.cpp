@@ -108,16 +108,15 @@ class Clustering {
     return begins;
   }
 
-  // A layer begins at every narrow place; where those are too many, the best cut into fewer layers.
+  // A layer begins at every narrow place; where those are too many at every second, third, ... one,
+  // so that layers which repeat still do.
   std::vector<std::int32_t> foundBegins() const {
-    std::vector<std::int32_t> begins = narrowPlaces();
-    begins.insert(begins.begin(), 0);
-    if (static_cast<int>(begins.size()) <= options_.most_layers) return begins;
-    for (int num_layers = options_.most_layers; num_layers > 1; --num_layers) {
-      begins = cut(num_layers);
-      if (!begins.empty()) return begins;
-    }
-    return {0};
+    const std::vector<std::int32_t> places = narrowPlaces();
+    const auto most = static_cast<std::size_t>(options_.most_layers);
+    const std::size_t stride = (places.size() + most) / most;  // (layers - 1) / most + 1
+    std::vector<std::int32_t> begins = {0};
+    for (std::size_t i = stride - 1; i < places.size(); i += stride) begins.push_back(places[i]);
+    return begins;
   }
 
   std::int64_t flopsOf(std::int32_t begin, std::int32_t end) const {

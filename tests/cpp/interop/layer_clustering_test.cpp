@@ -161,7 +161,11 @@ TEST(LayerClustering, EveryProductOfAPlainChainIsALayer) {
     values.push_back({k, 16});
   }
   EXPECT_EQ(clusterLayers(ops, values).begins.size(), 5U);
-  EXPECT_EQ(clusterLayers(ops, values, {.most_layers = 3}).begins.size(), 3U);
+  // Every second of the four places.
+  EXPECT_EQ(clusterLayers(ops, values, {.most_layers = 3}).begins,
+            (std::vector<std::int32_t>{0, 4, 8}));
+  EXPECT_EQ(clusterLayers(ops, values, {.most_layers = 2}).begins.size(), 2U);
+  EXPECT_EQ(clusterLayers(ops, values, {.most_layers = 1}).begins.size(), 1U);
 }
 
 TEST(LayerClustering, LayersWiredOtherwiseAreOfAnotherClass) {
