@@ -46,11 +46,11 @@ struct LayerClustering {
 // Heavy operations have at least the average FLOPs. A layer with one of them may exceed the bound
 // (the head of a language model), and a layer without any is only made where there is no other cut.
 //
-// Without num_layers a layer begins at every narrow place, whatever its FLOPs; where most_layers does
-// not allow so many, at every second one, or third, and so on. The place between two heavy operations is as
-// wide as the fewest bytes that cross anywhere in between, and narrow when neither the place before
-// nor the one after is narrower. So residual blocks, and the attention and feed-forward halves of a
-// transformer block, are layers, and so is every product of a plain chain.
+// Without num_layers a layer begins at every narrow place, whatever its FLOPs; where most_layers
+// does not allow so many, at every second one, or third, and so on. The place between two heavy
+// operations is as wide as the fewest bytes that cross anywhere in between, and narrow when neither
+// the place before nor the one after is narrower. So residual blocks, and the attention and
+// feed-forward halves of a transformer block, are layers, and so is every product of a plain chain.
 //
 // Throws ProblemError [E222] for a malformed list, or when no cut into num_layers meets the bound.
 LayerClustering clusterLayers(const std::vector<ClusterOp>& ops,
