@@ -50,7 +50,8 @@ class TransferRow:
     def cells(self) -> list[str]:
         """As printed, in the order of `TRANSFER_HEADINGS`."""
         first = self.transfers[0]
-        values, specs = count_text(len(self.transfers), "value"), ""
+        scalars = not any(transfer.shape for transfer in self.transfers)
+        values, specs = count_text(len(self.transfers), "scalar" if scalars else "value"), ""
         if len(self.transfers) == 1:
             shape = "x".join(map(str, first.shape)) or "scalar"
             values = f"{first.parameter or first.value} {first.dtype} {shape}"
@@ -105,15 +106,19 @@ def stage_cells(plan: PipelinePlan, number: int) -> list[str]:
 
 
 def transfer_rows(plan: PipelinePlan) -> list[TransferRow]:
-    """In the order of the step; where many values go the same way, they are one row."""
-    groups: dict[tuple[int, int, int], list[BoundaryTransfer]] = {}
+    """In the order of the step; scalars and many values that go the same way are one row."""
+    groups: dict[tuple[int, int, int, bool], list[BoundaryTransfer]] = {}
     order = ("start", "forward", "backward", "update")
     for transfer in plan.transfers:
-        key = (order.index(transfer.when), transfer.source, transfer.target)
+        is_scalar = transfer.shape == ()
+        key = (order.index(transfer.when), transfer.source, transfer.target, is_scalar)
         groups.setdefault(key, []).append(transfer)
     rows = []
-    for (when, _, _), transfers in sorted(groups.items(), key=lambda item: item[0]):
+    for (when, _, _, is_scalar), transfers in sorted(groups.items(), key=lambda item: item[0]):
         times = plan.num_microbatches if order[when] in ("forward", "backward") else 1
+        if is_scalar:
+            rows.append(TransferRow(tuple(transfers), times))
+            continue
         if len(transfers) <= _MOST_LISTED:
             rows += [TransferRow((transfer,), times) for transfer in transfers]
             continue
