@@ -7,6 +7,11 @@ from tests.python.parity.clusters import slow_compute
 
 import shardwright as sw
 from shardwright import zoo
+from shardwright.capture import capture
+from shardwright.pipeline.microbatches import split_microbatches
+from shardwright.pipeline.options import PipelineOptions, StageOptions
+from shardwright.pipeline.planning import plan_options
+from shardwright.planning import SearchRequest
 
 
 def _train(rank, world, target, options, dtype, settings=None):
@@ -90,3 +95,27 @@ def _other_shapes(rank, world):
     except sw.ConfigError as error:
         return error.code
     return ""
+
+
+@pytest.mark.distributed
+def test_a_saved_plan_runs_where_it_places_its_stages(tmp_path):
+    """The second stage on the first ranks; every rank sees the plan of all stages."""
+    stages = (StageOptions(1, 2, mesh=(1,)), StageOptions(2, 0, "layers.1", mesh=(2,)))
+    graph = split_microbatches(capture(*zoo.gpt_integer(dtype=torch.float32)), 4)
+    plan = plan_options(graph, PipelineOptions(stages), slow_compute(3), SearchRequest()).plan
+    plan.save(tmp_path / "plan.json")
+    options = {"plan": str(tmp_path / "plan.json")}
+    results = run_ranks(3, _train, "gpt_integer", options, torch.float32)
+    _check(results, _names("gpt_integer"), 0.0, 0.0)
+    assert [stage for _, _, stage in results] == [1, 1, 0]
+    assert run_ranks(3, _plan_time, str(tmp_path / "plan.json")) == [plan.time_us] * 3
+
+
+def _plan_time(rank, world, path):
+    step, args = zoo.gpt_integer(dtype=torch.float32)
+    parallel = sw.parallelize(plan=path, timeout=60)(step)
+    parallel(*args)
+    assert isinstance(parallel.plan, sw.PipelinePlan)
+    assert parallel.plan == sw.load_plan(path)
+    assert "Pipeline plan" in str(parallel.plan)
+    return parallel.plan.time_us
