@@ -62,6 +62,7 @@ class ParallelStep:
         stage_ranks: Sequence[int] | None,
         stage_meshes: Sequence[Sequence[int]] | None,
         stage_boundaries: Sequence[str] | None,
+        stages_per_rank: int,
         timeout: float | timedelta,
         time_limit_s: float,
         check: bool,
@@ -75,7 +76,13 @@ class ParallelStep:
             parse_bytes(memory_limit), dict(forced or {}), search_seconds(time_limit_s)
         )
         constraints = StageConstraints.given(
-            num_stages, schedule, stage_ranks, stage_meshes, stage_boundaries, mesh=shape
+            num_stages,
+            schedule,
+            stage_ranks,
+            stage_meshes,
+            stage_boundaries,
+            stages_per_rank,
+            mesh=shape,
         )
         check_count("num_microbatches", num_microbatches)
         if isinstance(self._given, PipelinePlan):
@@ -247,6 +254,7 @@ def parallelize(
     stage_ranks: Sequence[int] | None = None,
     stage_meshes: Sequence[Sequence[int]] | None = None,
     stage_boundaries: Sequence[str] | None = None,
+    stages_per_rank: int = 1,
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
     check: bool = True,
@@ -268,6 +276,7 @@ def parallelize(
     stage_ranks: Sequence[int] | None = None,
     stage_meshes: Sequence[Sequence[int]] | None = None,
     stage_boundaries: Sequence[str] | None = None,
+    stages_per_rank: int = 1,
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
     check: bool = True,
@@ -290,12 +299,16 @@ def parallelize(
             and backward; gradients are added up and the update runs once. Losses and gradients are
             those of the whole batch; see docs/concepts/microbatches.md for what cannot be cut.
         num_stages: in how many pipeline stages the layers run, each on ranks of its own.
-        schedule: order in which stages take microbatches, "1f1b", "gpipe" or "zero_bubble".
+        schedule: order in which stages take microbatches, "1f1b", "gpipe", "interleaved_1f1b" or
+            "zero_bubble".
         stage_ranks: ranks of every stage, such as `(1, 2)`; by default equally many.
         stage_meshes: shape of every stage's mesh; by default the planner chooses.
         stage_boundaries: what begins the second, third, ... stage: names of modules, or fx names of
             forward nodes; by default the layers that are found (and marked, `sw.mark_layer`) are
             shared out evenly by FLOPs.
+        stages_per_rank: how many stages run on the same ranks, with "interleaved_1f1b": stages 0
+            and 2 on the first half and 1 and 3 on the second for 4 stages and 2. `stage_ranks` and
+            `stage_meshes` are then those of the first ones.
         timeout: of every collective, in seconds.
         time_limit_s: for the search.
         check: proves every program with the static checker before it runs.
@@ -326,6 +339,7 @@ def parallelize(
             stage_ranks=stage_ranks,
             stage_meshes=stage_meshes,
             stage_boundaries=stage_boundaries,
+            stages_per_rank=stages_per_rank,
             timeout=timeout,
             time_limit_s=time_limit_s,
             check=check,

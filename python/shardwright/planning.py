@@ -58,6 +58,7 @@ def plan(
     stage_ranks: Sequence[int] | None = None,
     stage_meshes: Sequence[Sequence[int]] | None = None,
     stage_boundaries: Sequence[str] | None = None,
+    stages_per_rank: int = 1,
     time_limit_s: float = 60.0,
     relative_gap: float = 1e-4,
     shard_all_products: bool = False,
@@ -79,6 +80,7 @@ def plan(
     stage_ranks: Sequence[int] | None = None,
     stage_meshes: Sequence[Sequence[int]] | None = None,
     stage_boundaries: Sequence[str] | None = None,
+    stages_per_rank: int = 1,
     time_limit_s: float = 60.0,
     relative_gap: float = 1e-4,
     shard_all_products: bool = False,
@@ -102,11 +104,13 @@ def plan(
         num_microbatches: In how many parts the batch goes through forward and backward, as in
             `sw.parallelize`.
         num_stages: In how many pipeline stages the layers run; more than 1 gives a `PipelinePlan`.
-        schedule: Order in which stages take microbatches, "1f1b", "gpipe" or "zero_bubble".
+        schedule: Order in which stages take microbatches, "1f1b", "gpipe", "interleaved_1f1b" or
+            "zero_bubble".
         stage_ranks: Devices of every stage, such as `(1, 2)`; by default equally many.
         stage_meshes: Shape of every stage's mesh; by default the planner chooses.
         stage_boundaries: What begins the second, third, ... stage: names of modules, or fx names of
             forward nodes; by default the layers that are found are shared out evenly by FLOPs.
+        stages_per_rank: How many stages run on the same ranks, see `sw.parallelize`.
         time_limit_s: Seconds for the search.
         relative_gap: Once (cost - lower bound) / cost is at most this, no long search is made for
             the rest; 0 always asks for a proof.
@@ -142,7 +146,13 @@ def plan(
     )
     shape = mesh_shape(mesh)
     constraints = StageConstraints.given(
-        num_stages, schedule, stage_ranks, stage_meshes, stage_boundaries, mesh=shape
+        num_stages,
+        schedule,
+        stage_ranks,
+        stage_meshes,
+        stage_boundaries,
+        stages_per_rank,
+        mesh=shape,
     )
     chosen = _cluster(cluster, shape or constraints.all_devices)
     count = _integer("num_microbatches", num_microbatches)

@@ -10,7 +10,7 @@ from shardwright.capture.step_graph import StepGraph
 from shardwright.errors import ConfigError
 from shardwright.pipeline.layers import even_starts
 
-SCHEDULES = ("gpipe", "1f1b", "zero_bubble")
+SCHEDULES = ("gpipe", "1f1b", "interleaved_1f1b", "zero_bubble")
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,10 @@ class StageConstraints:
         schedule: one of `SCHEDULES`.
         boundaries: modules or nodes that begin the second, third, ... stage; None shares out the
             layers.
-        stage_ranks: devices of every stage; None shares them out evenly.
-        stage_meshes: mesh shape of every stage; None lets the planner choose.
+        stage_ranks: devices of every stage; None shares them out evenly. Where several stages share
+            ranks, of the first ones: the others take the same ranks in turn.
+        stage_meshes: mesh shape of every stage, likewise; None lets the planner choose.
+        stages_per_rank: how many stages share their ranks; only interleaved schedules have several.
 
     Raises:
         ConfigError: E520, E528.
@@ -34,14 +36,18 @@ class StageConstraints:
     boundaries: tuple[str, ...] | None = None
     stage_ranks: tuple[int, ...] | None = None
     stage_meshes: tuple[tuple[int, ...], ...] | None = None
+    stages_per_rank: int = 1
 
     def __post_init__(self) -> None:
         check_count("num_stages", self.num_stages)
+        check_count("stages_per_rank", self.stages_per_rank)
         counts, meshes = self._given_counts(), self.stage_meshes
         wrong = {
             "schedule": self.schedule not in SCHEDULES,
+            "stages_per_rank": self.num_stages % self.stages_per_rank != 0
+            or (self.stages_per_rank > 1 and self.schedule != "interleaved_1f1b"),
             "stage_ranks, stage_meshes": any(
-                len(x) != self.num_stages for x in (counts, meshes) if x is not None
+                len(x) != self.num_groups for x in (counts, meshes) if x is not None
             ),
             "stage_boundaries": self.boundaries is not None
             and len(self.boundaries) != self.num_stages - 1,
@@ -60,6 +66,7 @@ class StageConstraints:
         stage_ranks: Sequence[int] | None,
         stage_meshes: Sequence[Sequence[int]] | None,
         boundaries: Sequence[str] | None,
+        stages_per_rank: int = 1,
         *,
         mesh: Sequence[int] | None,
     ) -> StageConstraints:
@@ -74,10 +81,16 @@ class StageConstraints:
             None if boundaries is None else tuple(boundaries),
             None if stage_ranks is None else tuple(stage_ranks),
             None if stage_meshes is None else tuple(tuple(mesh_of(m)) for m in stage_meshes),
+            stages_per_rank,
         )
         if num_stages > 1 and mesh is not None:
             raise wrong_stages(num_stages, ["mesh"])
         return constraints
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of ranks; stage s is on group s % num_groups."""
+        return self.num_stages // self.stages_per_rank
 
     @property
     def all_devices(self) -> list[int] | None:
@@ -90,13 +103,13 @@ class StageConstraints:
             return tuple(math.prod(mesh) for mesh in self.stage_meshes)
         return self.stage_ranks
 
-    def devices_of_stages(self, num_devices: int) -> tuple[int, ...]:
-        """Devices of every stage.
+    def devices_of_groups(self, num_devices: int) -> tuple[int, ...]:
+        """Devices of every group of ranks.
 
         Raises:
             ConfigError: E528 when the devices cannot be shared out.
         """
-        counts = self._given_counts() or (num_devices // self.num_stages,) * self.num_stages
+        counts = self._given_counts() or (num_devices // self.num_groups,) * self.num_groups
         if sum(counts) != num_devices or min(counts) < 1:
             raise ConfigError(
                 "the devices cannot be shared out to the stages.",
@@ -167,16 +180,15 @@ def even_stages(
     Raises:
         ConfigError: E527, E528.
     """
-    counts = constraints.devices_of_stages(num_devices)
+    counts = constraints.devices_of_groups(num_devices)
     boundaries: Sequence[str] | None = constraints.boundaries
     if boundaries is None:
         boundaries = even_starts(step_graph, constraints.num_stages)
-    meshes = constraints.stage_meshes or (None,) * constraints.num_stages
+    meshes = constraints.stage_meshes or (None,) * constraints.num_groups
+    groups = [number % constraints.num_groups for number in range(constraints.num_stages)]
     stages = [
-        StageOptions(count, sum(counts[:number]), begin, mesh=mesh)
-        for number, (count, begin, mesh) in enumerate(
-            zip(counts, ("", *boundaries), meshes, strict=True)
-        )
+        StageOptions(counts[group], sum(counts[:group]), begin, mesh=meshes[group])
+        for group, begin in zip(groups, ("", *boundaries), strict=True)
     ]
     return PipelineOptions(tuple(stages), constraints.schedule)
 
@@ -211,5 +223,6 @@ def wrong_stages(num_stages: int, at_fault: Sequence[str]) -> ConfigError:
         code="E528",
         values=[f"num_stages: {num_stages}, at fault: {name}" for name in at_fault],
         advice=f"schedule: one of {', '.join(SCHEDULES)}; stage_ranks or stage_meshes with "
-        "one entry per stage, stage_boundaries with one less; no mesh=",
+        "one entry per stage that has ranks of its own, stage_boundaries with one less than "
+        "stages; stages_per_rank that divides them, with interleaved_1f1b; no mesh=",
     )

@@ -41,6 +41,7 @@ def check_pipeline_parity(
     num_microbatches: int,
     schedule: str = "1f1b",
     boundaries: Sequence[str] | None = None,
+    stages_per_rank: int = 1,
     steps: int = 3,
     dtype: torch.dtype | None = torch.float64,
     cluster: Cluster | None = None,
@@ -50,10 +51,11 @@ def check_pipeline_parity(
 
     Args:
         make_step: as for `shardwright.testing.check_parity`.
-        meshes: shape of every stage's mesh.
+        meshes: shape of every stage's mesh; where several stages share ranks, of the first ones.
         num_microbatches: in how many parts the batch goes through.
-        schedule: "gpipe", "1f1b" or "zero_bubble".
+        schedule: "gpipe", "1f1b", "interleaved_1f1b" or "zero_bubble".
         boundaries: modules that begin the second, third, ... stage.
+        stages_per_rank: how many stages share their ranks.
         steps: how many.
         dtype: models and batches are converted to it; None leaves them.
         cluster: the machines to plan for.
@@ -62,10 +64,11 @@ def check_pipeline_parity(
     num_devices = sum(math.prod(mesh) for mesh in meshes)
     machines = cluster or Cluster.local_cpu(num_devices)
     constraints = StageConstraints(
-        len(meshes),
+        len(meshes) * stages_per_rank,
         schedule,
         None if boundaries is None else tuple(boundaries),
         stage_meshes=tuple(tuple(mesh) for mesh in meshes),
+        stages_per_rank=stages_per_rank,
     )
     with default_dtype(dtype):
         step, args = build_step(make_step, dtype)

@@ -131,6 +131,7 @@ class Pipeline:
             lower(graph, plan) for graph, plan in zip(stages.graphs, self.plans, strict=True)
         )
         self.first_ranks = tuple(stage.first_rank for stage in planned)
+        _check_meshes(planned)
         self.schedule = stage_schedule(
             kind, self.first_ranks, stages.whole.num_microbatches, stages.transfers
         )
@@ -168,9 +169,9 @@ class Pipeline:
         first = self.first_ranks[stage]
         return range(first, first + self.programs[stage].table.num_ranks)
 
-    def stage_of(self, rank: int) -> int:
-        """Stage of a global rank."""
-        return next(s for s in range(len(self.programs)) if rank in self.ranks_of(s))
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Stages of a global rank, in order."""
+        return tuple(s for s in range(len(self.programs)) if rank in self.ranks_of(s))
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -270,15 +271,21 @@ def build_pipeline(
         step_graph.num_microbatches,
         stages.transfers,
     )
-    planned = []
+    planned: list[PipelineStage] = []
     for number, (graph, stage, in_flight) in enumerate(
         zip(stages.graphs, options.stages, microbatches_in_flight(schedule), strict=True)
     ):
+        earlier = [other.plan for other in planned if other.first_rank == stage.first_rank]
+        mesh = stage.mesh or ((1,) if stage.num_devices == 1 else None)
         request = StageRequest(
             number,
             cluster.part(stage.num_devices),
-            stage.mesh or ((1,) if stage.num_devices == 1 else None),
-            {**stage.forced, **boundary_specs(stages, number, stage.entry, stage.exit)},
+            mesh if not earlier else earlier[0].mesh_shape,
+            {
+                **_held_already(graph, earlier),
+                **stage.forced,
+                **boundary_specs(stages, number, stage.entry, stage.exit),
+            },
             in_flight,
         )
         plan = _plan_stage(graph, stage, request, plan_stage)
@@ -347,6 +354,17 @@ def validate_pipeline(plan: PipelinePlan, step_graph: StepGraph) -> PipelineCert
     return found.certificate
 
 
+def _held_already(graph: StepGraph, earlier: Sequence[Plan]) -> dict[str, str]:
+    """Specs of fixed tensors that other stages on the same ranks have too."""
+    names = {spec.name for spec in graph.inputs if spec.kind in ("parameter", "buffer")}
+    return {
+        name: tensor.text
+        for plan in earlier
+        for name, tensor in plan.inputs.items()
+        if name in names
+    }
+
+
 def _check_submeshes(options: PipelineOptions, cluster: Cluster) -> None:
     for number, stage in enumerate(options.stages):
         if stage.mesh is not None and math.prod(stage.mesh) != stage.num_devices:
@@ -355,6 +373,20 @@ def _check_submeshes(options: PipelineOptions, cluster: Cluster) -> None:
                 code="E528",
                 values=[f"stage {number}: mesh {stage.mesh}, devices {stage.num_devices}"],
                 advice="stage meshes whose sizes multiply to the devices of their stages",
+            )
+
+
+def _check_meshes(planned: Sequence[PipelineStage]) -> None:
+    """Raises ConfigError E528 unless stages that share ranks have one mesh."""
+    meshes: dict[int, tuple[int, ...]] = {}
+    for number, stage in enumerate(planned):
+        known = meshes.setdefault(stage.first_rank, stage.plan.mesh_shape)
+        if known != stage.plan.mesh_shape:
+            raise ConfigError(
+                "stages that share ranks have different meshes.",
+                code="E528",
+                values=[f"stage {number}: {stage.plan.mesh_shape}, before it {known}"],
+                advice="one mesh for all stages of a rank",
             )
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
-from shardwright.errors import InternalError
+from shardwright.errors import ConfigError, InternalError
 from shardwright.pipeline.plan import (
     BoundaryTransfer,
     PipelineCertificate,
@@ -36,19 +36,30 @@ def stage_schedule(
         first_ranks: of every stage; stages that begin at one rank share a submesh.
         num_microbatches: per step.
         transfers: what goes between stages.
+
+    Raises:
+        ConfigError: E528 where stages that share ranks do not take turns, E551.
     """
+    groups = list(dict.fromkeys(first_ranks))
+    in_turn = [groups[stage % len(groups)] for stage in range(len(first_ranks))]
+    if in_turn != list(first_ranks) or len(first_ranks) % len(groups):
+        raise ConfigError(
+            "stages that share ranks do not take turns.",
+            code="E528",
+            values=[f"first rank of every stage: {list(first_ranks)}"],
+            advice="stage s on the ranks of stage s % R, equally many stages on each",
+        )
     pairs: dict[tuple[int, int], bool] = {}  # whether gradients come back
     for transfer in transfers:
         if transfer.when == "forward":
             pairs.setdefault((transfer.source, transfer.target), False)
         elif transfer.when == "backward":
             pairs[transfer.target, transfer.source] = True
-    num_ranks = len(set(first_ranks))
     return _core.make_schedule(
         kind,
-        num_ranks=num_ranks,
+        num_ranks=len(groups),
         num_microbatches=num_microbatches,
-        stages_per_rank=len(first_ranks) // num_ranks,
+        stages_per_rank=len(first_ranks) // len(groups),
         edges=sorted(pair for pair, gradient in pairs.items() if gradient),
         edges_without_gradient=sorted(pair for pair, gradient in pairs.items() if not gradient),
     )

@@ -22,7 +22,7 @@ from shardwright.runtime import agreement, collectives
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.ownership import owners, replace_tensors
 from shardwright.runtime.section_loop import StepRun
-from shardwright.runtime.session import Lowered, Prepared, Runnable, Session
+from shardwright.runtime.session import Lowered, Part, Prepared, Runnable, Session
 from shardwright.runtime.stage_transfer import PendingTransfer, StageTransfer
 
 PipelinePlanner = Callable[[StepGraph, int, torch.device], Pipeline]
@@ -42,17 +42,17 @@ class PipelineSession(Session):
     _transfer_group: Any = None
 
     @property
-    def stage(self) -> int:
-        """Stage of this rank."""
+    def own_stages(self) -> tuple[int, ...]:
+        """Stages of this rank, in order."""
         assert self.world is not None
         assert self.pipeline is not None
-        return self.pipeline.stage_of(self.world.rank)
+        return self.pipeline.stages_of(self.world.rank)
 
     @property
     def _mesh_rank(self) -> int:
         assert self.world is not None
         assert self.pipeline is not None
-        return self.world.rank - self.pipeline.first_ranks[self.stage]
+        return self.world.rank - self.pipeline.first_ranks[self.own_stages[0]]
 
     def _prepare(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -70,18 +70,24 @@ class PipelineSession(Session):
         assert self.world is not None
         pipeline = self._agreed_pipeline(graph)
         self.pipeline = pipeline
-        stage = self.stage
         text = json.dumps(pipeline.plan.to_dict(), sort_keys=True)
         facts = {
             "plan": agreement.digest(text),
             "stages": str([program.table.mesh_shape for program in pipeline.programs]),
             "pipeline": pipeline.fingerprint(),
         }
-        meshes = tuple(program.table.mesh_shape for program in pipeline.programs)
+        parts = tuple(
+            Part(pipeline.stages.graphs[stage], pipeline.plans[stage], pipeline.programs[stage])
+            for stage in self.own_stages
+        )
+        firsts = [of_group[0] for of_group in pipeline.groups]
         return Lowered(
-            pipeline.stages.graphs[stage], pipeline.plans[stage], pipeline.programs[stage],
-            facts, meshes, pipeline.first_ranks, stage,
-        )  # fmt: skip
+            parts,
+            facts,
+            tuple(pipeline.programs[stage].table.mesh_shape for stage in firsts),
+            tuple(pipeline.first_ranks[stage] for stage in firsts),
+            firsts.index(self.own_stages[0]),
+        )
 
     def _agreed_pipeline(self, graph: StepGraph) -> Pipeline:
         """Rank 0's plan, lowered, or its error on every rank."""
@@ -115,12 +121,15 @@ class PipelineSession(Session):
         if self._transfer_group is None and self.world.has_group:
             ranks = list(range(self.world.size))
             self._transfer_group = dist.new_group(ranks, timeout=self.timeout)
-        executor = Executor(
-            lowered.program, self._mesh_rank, self._groups.names, self._device, self._on_failure
-        )
+        executors = {
+            stage: Executor(
+                part.program, self._mesh_rank, self._groups.names, self._device, self._on_failure
+            )
+            for stage, part in zip(self.own_stages, lowered.parts, strict=True)
+        }
         return PipelineExecutor(
-            self.pipeline, lowered.stage, self.world.rank, executor, self._device,
-            self._transfer_group, self._on_failure,
+            self.pipeline, executors, self.world.rank, self._device, self._transfer_group,
+            self._on_failure,
         )  # fmt: skip
 
     def _adopted(self, arguments: StepArguments) -> None:
@@ -154,12 +163,12 @@ def _without(names: Sequence[str]) -> Any:
 
 
 class PipelineExecutor:
-    """Runs the stage of this rank, step after step.
+    """Runs the stages of this rank, step after step.
 
     Args:
         pipeline: all stages.
-        stage, rank: of this process.
-        executor: of the stage's program.
+        executors: by stage of this rank that of its program.
+        rank: of this process.
         device: where it runs.
         group: all ranks; None for one process alone.
         on_failure: makes the error of a failed collective or transfer.
@@ -168,16 +177,14 @@ class PipelineExecutor:
     def __init__(
         self,
         pipeline: Pipeline,
-        stage: int,
+        executors: Mapping[int, Executor],
         rank: int,
-        executor: Executor,
         device: torch.device,
         group: Any,
         on_failure: Any,
     ) -> None:
         self._pipeline = pipeline
-        self._stage = stage
-        self._executor = executor
+        self._executors = dict(executors)
         self._device = device
         self._group = group
         self._on_failure = on_failure
@@ -188,39 +195,43 @@ class PipelineExecutor:
                 stages=(planned.transfer.source, planned.transfer.target),
             )
             for index, planned in enumerate(pipeline.transfers)
-            if stage in (planned.transfer.source, planned.transfer.target)
+            if planned.transfer.source in executors or planned.transfer.target in executors
         }  # fmt: skip
 
-    def step(self, inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
+    def step(self, *inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
         """Runs one step.
 
         Args:
-            inputs: per microbatch the local value of the graph inputs that no stage sends.
+            inputs: of every stage of this rank, per microbatch the local value of the graph inputs
+                that no stage sends.
 
         Returns:
             The results of the whole step, on every rank.
         """
         collectives.begin_step(self._num_steps)
-        program = self._pipeline.programs[self._stage]
-        values = [self._executor.values(given) for given in inputs]
+        runs = {
+            stage: StepRun(executor.program, [executor.values(g) for g in given], executor.runner)
+            for (stage, executor), given in zip(self._executors.items(), inputs, strict=True)
+        }
         transport = _Messages(self._transfers)
-        run = StepRun(program, values, self._executor.runner)
-        steps = StageSteps(self._pipeline, {self._stage: run}, transport)
+        steps = StageSteps(self._pipeline, runs, transport)
         try:
             with torch.no_grad():
                 for _ in steps.run():
                     pass
                 transport.finish()
-                results = self._everywhere(steps.results(self._stage))
+                results = self._everywhere({stage: steps.results(stage) for stage in runs})
         except RuntimeError as error:
             failure = collectives.take_failure()
             if failure is None:
                 raise
-            raise self._named(failure, steps.place, error) from error
+            raise self._named(failure, steps.stage, steps.place, error) from error
         self._num_steps += 1
         return results
 
-    def _named(self, failure: dict[str, Any], place: str, error: BaseException) -> BaseException:
+    def _named(
+        self, failure: dict[str, Any], stage: int, place: str, error: BaseException
+    ) -> BaseException:
         """The verdict, with stage and microbatch."""
         judged: BaseException = self._on_failure(failure, None, error)
         if not isinstance(judged, CollectiveError):
@@ -228,21 +239,21 @@ class PipelineExecutor:
         return CollectiveError(
             judged.summary,
             code=judged.code,
-            values=[f"stage {self._stage}, at {place}", *judged.values],
+            values=[f"stage {stage}, at {place}", *judged.values],
             where=judged.where,
             advice=judged.advice,
         )
 
-    def _everywhere(self, own: Sequence[Tensor]) -> list[Tensor]:
+    def _everywhere(self, own: Mapping[int, Sequence[Tensor]]) -> list[Tensor]:
         """Results of all stages; each comes from the first rank of its stage."""
-        mine = iter(own)
+        mine = {stage: iter(results) for stage, results in own.items()}
         whole = self._pipeline.stages.whole
         specs = zip(whole.outputs, whole.output_nodes, strict=True)
         nodes = [node for spec, node in specs if spec.updates is None]
         results = []
         for stage, node in zip(self._pipeline.stages.result_stages, nodes, strict=True):
-            if stage == self._stage:
-                value = next(mine).contiguous()
+            if stage in mine:
+                value = next(mine[stage]).contiguous()
             else:
                 val = node.meta["val"]
                 value = torch.empty(val.shape, dtype=val.dtype, device=self._device)
@@ -259,7 +270,8 @@ class PipelineExecutor:
                 "step": self._num_steps, "ordinal": -1, "op": "returning the results", "group": "",
                 "bytes": value.numel() * value.element_size(), "reason": str(error),
             }  # fmt: skip
-            raise self._named(failure, "the end of the step", error) from error
+            stage = min(self._executors)
+            raise self._named(failure, stage, "the end of the step", error) from error
 
 
 class _Messages(Transport[Tensor]):

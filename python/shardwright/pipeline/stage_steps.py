@@ -56,6 +56,7 @@ class StageSteps(Generic[Value]):
         self._transport = transport
         self._group = pipeline.schedule.rank_of_stage[min(runs)]
         self._place = "the beginning"
+        self._stage = min(runs)
         # What was made for other stages and is not sent yet.
         self._leaving: dict[tuple[Transfer, int], Value] = {}
         # What computations wait for: (stage, forward or backward, microbatch) -> transfers.
@@ -76,12 +77,14 @@ class StageSteps(Generic[Value]):
         yield from self._exchange("start", 0)
         for action in self._pipeline.actions[self._group]:
             self._place = f"{action} (microbatch {action.microbatch})"
+            self._stage = action.stage
             yield from self._act(action)
         for run in self._runs.values():
             run.finish_microbatches()
         for turn in range(self._pipeline.stages.num_rounds):
             self._place = f"round {turn} of the update"
             for stage, run in self._runs.items():
+                self._stage = stage
                 for number in self._rounds.get((stage, turn), ()):
                     run.run(number, None)
             yield from self._exchange("update", turn)
@@ -90,6 +93,11 @@ class StageSteps(Generic[Value]):
     def place(self) -> str:
         """What it does now: an action such as "1F3", or a part of the step."""
         return self._place
+
+    @property
+    def stage(self) -> int:
+        """Stage that it does that for."""
+        return self._stage
 
     def results(self, stage: int) -> list[Value]:
         """Results of a stage's graph; those of the marks of sent values come last."""

@@ -42,8 +42,8 @@ class Executor:
         self._on_failure = on_failure
         self._num_steps = 0
 
-    def step(self, inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
-        """Runs one step.
+    def step(self, *inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
+        """Runs one step of the one program.
 
         Args:
             inputs: per microbatch the local value of every graph input that the program reads, by
@@ -53,7 +53,8 @@ class Executor:
             The outputs of kind "result".
         """
         collectives.begin_step(self._num_steps)
-        values = [self.values(given) for given in inputs]
+        (of_program,) = inputs
+        values = [self.values(given) for given in of_program]
         try:
             with torch.no_grad():
                 results = run_sections(self.program, values, self.runner)

@@ -63,9 +63,22 @@ class Planner(Protocol):
 class Runnable(Protocol):
     """What runs a step on this rank, see `Executor`."""
 
-    def step(self, inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
-        """Inputs per microbatch -> results of the whole step."""
+    def step(self, *inputs: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
+        """Inputs per microbatch, of every program of this rank -> results of the whole step."""
         ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """One program that this rank runs: that of the step, or of a stage.
+
+    Attributes:
+        graph, plan, program: the chain.
+    """
+
+    graph: StepGraph
+    plan: Plan
+    program: Program
 
 
 @dataclass(frozen=True)
@@ -73,20 +86,18 @@ class Lowered:
     """A captured step, planned and lowered for this rank.
 
     Attributes:
-        graph, plan, program: what this rank runs: of the step, or of its stage.
+        parts: what this rank runs: the step, or its stages; all on one mesh.
         facts: what must be equal on all ranks.
-        stage_meshes: of every stage.
-        first_ranks: first rank of every stage.
-        stage: of this rank.
+        meshes: of every group of ranks.
+        first_ranks: first rank of every group.
+        group: of this rank.
     """
 
-    graph: StepGraph
-    plan: Plan
-    program: Program
+    parts: tuple[Part, ...]
     facts: Mapping[str, str]
-    stage_meshes: tuple[tuple[int, ...], ...]
+    meshes: tuple[tuple[int, ...], ...]
     first_ranks: tuple[int, ...]
-    stage: int
+    group: int
 
 
 @dataclass
@@ -94,21 +105,34 @@ class Prepared:
     """One captured signature, planned, lowered and ready.
 
     Attributes:
-        graph, plan, program, executor: the chain.
+        parts, executor: the programs of this rank, and what runs them.
         batch_leaves: batch argument -> position among the leaves of the call's arguments.
         optimizer_leaves: argument path of each optimizer -> likewise.
-        fixed: graph inputs that never change, as local values.
+        fixed: by part the graph inputs that never change, as local values.
         num_steps: how often it ran.
     """
 
-    graph: StepGraph
-    plan: Plan
-    program: Program
+    parts: tuple[Part, ...]
     executor: Runnable
     batch_leaves: dict[str, int]
     optimizer_leaves: dict[str, int]
-    fixed: dict[int, Tensor]
+    fixed: tuple[dict[int, Tensor], ...]
     num_steps: int = 0
+
+    @property
+    def graph(self) -> StepGraph:
+        """Of the first part; what does not depend on the stage is the same in all."""
+        return self.parts[0].graph
+
+    @property
+    def plan(self) -> Plan:
+        """Of the first part."""
+        return self.parts[0].plan
+
+    @property
+    def program(self) -> Program:
+        """Of the first part."""
+        return self.parts[0].program
 
     def read_hyper(self, name: str, leaves: Sequence[Any]) -> float:
         """Present value of a hyper-parameter, from the leaves of a call's arguments."""
@@ -212,7 +236,7 @@ class Session:
             weakref.ref(item) for item in _objects_of(args, kwargs) if not self._is_known(item)
         ]
         inputs = self._inputs(ready, leaves, hyper)
-        results = ready.executor.step(inputs)
+        results = ready.executor.step(*inputs)
         self._num_calls += 1
         ready.num_steps += 1
         return ready.graph.result_tree.rebuild(results)
@@ -230,43 +254,55 @@ class Session:
         ready: Prepared,
         leaves: Sequence[Any],
         hyper: Mapping[str, float],
-    ) -> list[dict[int, Tensor]]:
-        """Per microbatch the local value of every graph input.
+    ) -> list[list[dict[int, Tensor]]]:
+        """Per part and microbatch the local value of every graph input.
 
         `hyper` has values read before state existed.
         """
         assert self.state is not None
-        assert self._device is not None
         self.state.refresh()
-        inputs: dict[int, Tensor] = dict(ready.fixed)
         batch = {name: leaves[position] for name, position in ready.batch_leaves.items()}
-        passing: dict[int, Tensor] = {}  # what microbatches may have their own values of
-        for index, spec in enumerate(ready.graph.inputs):
-            if spec.name in self.state.locals and spec.kind != "batch":
-                inputs[index] = self.state.locals[spec.name]
-            elif spec.kind == "batch":
-                passing[index] = batch[spec.leaf or spec.name]
-            elif spec.kind == "hyper":
-                early = hyper.get(spec.name)
-                value = ready.read_hyper(spec.name, leaves) if early is None else early
-                inputs[index] = torch.tensor(value, dtype=torch.float64)
-            elif spec.kind == "rng":
-                passing[index] = torch.tensor(self._step_seed(), dtype=torch.int64)
         if ready.num_steps < _CHECKED_STEPS and self.world is not None:
             agreement.check_equal_tensors(
                 batch, "batches", "E452",
                 "feed the same whole batch on every rank; shardwright divides it (use one data "
                 "loader with the same seed, no DistributedSampler)", self.world,
             )  # fmt: skip
+        wanted = {s.name for p in ready.parts for s in p.graph.inputs if s.kind == "hyper"}
+        now = {name: ready.read_hyper(name, leaves) for name in wanted - hyper.keys()}
         return [
-            inputs | {index: self._part(ready, index, whole, n) for index, whole in passing.items()}
-            for n in range(ready.graph.num_microbatches)
+            self._part_inputs(part, fixed, batch, {**hyper, **now})
+            for part, fixed in zip(ready.parts, ready.fixed, strict=True)
         ]
 
-    def _part(self, ready: Prepared, index: int, whole: Tensor, microbatch: int) -> Tensor:
-        value = microbatch_value(ready.graph, index, whole, microbatch)
-        is_batch = ready.graph.inputs[index].kind == "batch"
-        return self._shard(ready.program, index, value) if is_batch else value
+    def _part_inputs(
+        self,
+        part: Part,
+        fixed: Mapping[int, Tensor],
+        batch: Mapping[str, Tensor],
+        hyper: Mapping[str, float],
+    ) -> list[dict[int, Tensor]]:
+        assert self.state is not None
+        inputs: dict[int, Tensor] = dict(fixed)
+        passing: dict[int, Tensor] = {}  # what microbatches may have their own values of
+        for index, spec in enumerate(part.graph.inputs):
+            if spec.name in self.state.locals and spec.kind not in ("batch", "boundary"):
+                inputs[index] = self.state.locals[spec.name]
+            elif spec.kind == "batch":
+                passing[index] = batch[spec.leaf or spec.name]
+            elif spec.kind == "hyper":
+                inputs[index] = torch.tensor(hyper[spec.name], dtype=torch.float64)
+            elif spec.kind == "rng":
+                passing[index] = torch.tensor(self._step_seed(), dtype=torch.int64)
+        return [
+            inputs | {i: self._microbatch(part, i, whole, n) for i, whole in passing.items()}
+            for n in range(part.graph.num_microbatches)
+        ]
+
+    def _microbatch(self, part: Part, index: int, whole: Tensor, microbatch: int) -> Tensor:
+        value = microbatch_value(part.graph, index, whole, microbatch)
+        is_batch = part.graph.inputs[index].kind == "batch"
+        return self._shard(part.program, index, value) if is_batch else value
 
     def _step_seed(self) -> int:
         """Seed of this step's dropout masks, equal on all ranks."""
@@ -309,15 +345,15 @@ class Session:
         graph, arguments = captured
         agreement.check_facts(agreement.step_facts(self.options, graph.inputs, graph.hash()), world)
         lowered = self._lowered(graph)
-        plan, program = lowered.plan, lowered.program
+        first = lowered.parts[0]
         if self._groups is None:
-            self._mesh = plan.mesh_shape
+            self._mesh = first.plan.mesh_shape
             self._groups = make_groups(
-                lowered.stage_meshes, lowered.first_ranks, lowered.stage, world, self._device,
+                lowered.meshes, lowered.first_ranks, lowered.group, world, self._device,
                 self.timeout,
             )  # fmt: skip
             self.state = ShardedState(
-                plan.mesh_shape, program.table.coordinate(self._mesh_rank), self._groups
+                self._mesh, first.program.table.coordinate(self._mesh_rank), self._groups
             )
             self._seed = agreement.from_first(int(torch.randint(1 << 62, ()).item()), world)
         agreement.check_facts(lowered.facts, world)
@@ -331,20 +367,23 @@ class Session:
             fresh, "parameters", "E453",
             "build the model from the same seed on every rank, or load the same checkpoint", world,
         )  # fmt: skip
-        self.state.adopt(program, arguments)
+        for part in lowered.parts:
+            self.state.adopt(part.program, arguments)
         self._adopted(arguments)
         executor = self._executor(lowered)
         leaf_of = {name: i for i, name in enumerate(arguments.names)}
         batch = {s.leaf or s.name for s in graph.inputs if s.kind == "batch"}
         optimizers = {name: leaf_of[name] for name in arguments.optimizers}
-        fixed = {
-            i: self._shard(program, i, lowered.graph.constants[s.name])
-            for i, s in enumerate(lowered.graph.inputs)
-            if s.kind == "constant"
-        }
+        fixed = tuple(
+            {
+                i: self._shard(part.program, i, part.graph.constants[s.name])
+                for i, s in enumerate(part.graph.inputs)
+                if s.kind == "constant"
+            }
+            for part in lowered.parts
+        )
         batch_leaves = {name: leaf_of[name] for name in sorted(batch)}
-        ready = Prepared(lowered.graph, plan, program, executor, batch_leaves, optimizers, fixed)
-        return ready, hyper
+        return Prepared(lowered.parts, executor, batch_leaves, optimizers, fixed), hyper
 
     def _adopted(self, arguments: StepArguments) -> None:
         """Called when this rank's shards have taken the place of the whole tensors."""
@@ -363,13 +402,17 @@ class Session:
         check_mesh_size(plan.mesh_shape, self.world.size)
         text = json.dumps(plan.to_dict(), sort_keys=True)
         facts = agreement.program_facts(text, program)
-        return Lowered(graph, plan, program, facts, (plan.mesh_shape,), (0,), 0)
+        return Lowered((Part(graph, plan, program),), facts, (plan.mesh_shape,), (0,), 0)
 
     def _executor(self, lowered: Lowered) -> Runnable:
         assert self._groups is not None
         assert self._device is not None
         return Executor(
-            lowered.program, self._mesh_rank, self._groups.names, self._device, self._on_failure
+            lowered.parts[0].program,
+            self._mesh_rank,
+            self._groups.names,
+            self._device,
+            self._on_failure,
         )
 
     def _sorted(

@@ -29,10 +29,10 @@ def _train(rank, world, target, options, dtype, settings=None):
         {spec.name for spec in graph.inputs if spec.kind == "parameter"}
         for graph in parallel.pipeline.stages.graphs
     ]
-    stage = parallel.pipeline.stage_of(rank)
-    assert held == stages[stage]
+    own = parallel.pipeline.stages_of(rank)
+    assert held == set().union(*(stages[stage] for stage in own))
     assert set().union(*stages) == {n for n, _ in args[0].named_parameters()}
-    return losses, errors, stage
+    return losses, errors, own
 
 
 def _names(target, settings=None):
@@ -63,7 +63,30 @@ def _check(results, names, loss_error, error):
 def test_integers_with_a_tied_embedding_are_equal_bit_for_bit(world, options):
     results = run_ranks(world, _train, "gpt_integer", options, torch.float32)
     _check(results, _names("gpt_integer"), 0.0, 0.0)
-    assert {stage for _, _, stage in results} == {0, 1}
+    assert {own for _, _, own in results} == {(0,), (1,)}
+
+
+INTERLEAVED = {
+    "num_stages": 4, "num_microbatches": 4, "schedule": "interleaved_1f1b", "stages_per_rank": 2
+}  # fmt: skip
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_two_stages_per_rank_are_equal_bit_for_bit(world):
+    settings = {"layers": 4}
+    results = run_ranks(world, _train, "gpt_integer", INTERLEAVED, torch.float32, settings)
+    _check(results, _names("gpt_integer", settings), 0.0, 0.0)
+    assert [own for _, _, own in results] == [(0, 2)] * (world // 2) + [(1, 3)] * (world // 2)
+
+
+@pytest.mark.distributed
+def test_what_stages_of_one_rank_send_each_other_stays_there():
+    options = {**INTERLEAVED, "stage_ranks": (2,), "stages_per_rank": 4}
+    settings = {"layers": 4}
+    results = run_ranks(2, _train, "gpt_integer", options, torch.float32, settings)
+    _check(results, _names("gpt_integer", settings), 0.0, 0.0)
+    assert [own for _, _, own in results] == [(0, 1, 2, 3)] * 2
 
 
 @pytest.mark.distributed
@@ -76,7 +99,7 @@ def test_four_stages_of_float64_agree_to_rounding(schedule):
     results = run_ranks(4, _train, "gpt_tiny", options, torch.float64, {"layers": 4})
     # AdamW divides the gradient of a key bias, which is pure rounding, by its own size.
     _check(results, _names("gpt_tiny", {"layers": 4}), 1e-12, 1e-9)
-    assert [stage for _, _, stage in results] == [0, 1, 2, 3]
+    assert [own for _, _, own in results] == [(0,), (1,), (2,), (3,)]
 
 
 @pytest.mark.distributed

@@ -41,6 +41,7 @@ SCHEDULES = {
     "gpipe": {"num_stages": 2, "schedule": "gpipe"},
     "1f1b": {"num_stages": 2, "schedule": "1f1b"},
     "zero_bubble": {"num_stages": 2, "schedule": "zero_bubble"},
+    "interleaved_1f1b": {"num_stages": 4, "schedule": "interleaved_1f1b", "stages_per_rank": 2},
 }
 
 

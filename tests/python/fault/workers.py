@@ -59,14 +59,14 @@ def killed_in_stages(rank, world, victim):
 
 
 def killed_in_a_step(rank, world, victim, options):
-    """One rank is killed in the fourth step, where backward of microbatch 2 would begin."""
+    """One rank is killed in the fourth step, where stage 1's backward of microbatch 2 begins."""
     parallel, args = _parallel(world, mesh=None, num_microbatches=4, **options)
     for _ in range(3):
         parallel(*args)
     compute = StageSteps._compute
 
     def die(self, stage, part, microbatch):
-        if rank == victim and (part, microbatch) == ("I", 2):
+        if rank == victim and (stage, part, microbatch) == (1, "I", 2):
             os.kill(os.getpid(), signal.SIGKILL)
         compute(self, stage, part, microbatch)
 

@@ -244,7 +244,7 @@ def test_stages_run_where_they_are_placed():
     graph = split_microbatches(capture(*zoo.gpt_integer(dtype=torch.float32)), 4)
     pipeline = plan_options(graph, options, slow_compute(3), SearchRequest())
     assert [list(pipeline.ranks_of(s)) for s in (0, 1)] == [[2], [0, 1]]
-    assert [pipeline.stage_of(rank) for rank in range(3)] == [1, 1, 0]
+    assert [pipeline.stages_of(rank) for rank in range(3)] == [(1,), (1,), (0,)]
     report = run_pipeline_parity(
         lambda: zoo.gpt_integer(dtype=torch.float32), pipeline, steps=2, dtype=torch.float32
     )

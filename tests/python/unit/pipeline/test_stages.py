@@ -11,7 +11,8 @@ from shardwright.capture import capture
 from shardwright.errors import ConfigError, PlanError
 from shardwright.pipeline.layers import even_starts
 from shardwright.pipeline.microbatches import split_microbatches
-from shardwright.pipeline.options import StageConstraints
+from shardwright.pipeline.options import StageConstraints, even_stages
+from shardwright.pipeline.pricing import stage_schedule
 from shardwright.pipeline.stage_graphs import split_stages
 
 
@@ -226,7 +227,7 @@ def test_forward_after_backward_is_refused():
 )
 def test_devices_that_cannot_be_shared_out_are_refused(num_devices, constraints):
     with pytest.raises(ConfigError) as caught:
-        constraints.devices_of_stages(num_devices)
+        constraints.devices_of_groups(num_devices)
     assert caught.value.code == "E528"
 
 
@@ -237,6 +238,9 @@ def test_devices_that_cannot_be_shared_out_are_refused(num_devices, constraints)
         ({"num_microbatches": 0}, "E520"),
         ({"num_stages": 2, "schedule": "dualpipe"}, "E528"),
         ({"num_stages": 2, "mesh": (2,)}, "E528"),
+        ({"num_stages": 4, "stages_per_rank": 0}, "E520"),
+        ({"num_stages": 4, "stages_per_rank": 2}, "E528"),
+        ({"num_stages": 3, "stages_per_rank": 2, "schedule": "interleaved_1f1b"}, "E528"),
         ({"num_stages": 2, "stage_ranks": (1,)}, "E528"),
         ({"num_stages": 2, "stage_meshes": [(1,), (1,), (1,)]}, "E528"),
         ({"num_stages": 2, "stage_boundaries": ["layers.1", "layers.2"]}, "E528"),
@@ -246,6 +250,18 @@ def test_arguments_that_do_not_go_together_are_refused(options, code):
     with pytest.raises(ConfigError) as caught:
         sw.parallelize(**options)(_skipping_step)
     assert caught.value.code == code
+
+
+def test_stages_that_share_ranks_take_turns():
+    constraints = StageConstraints(4, "interleaved_1f1b", stage_ranks=(1, 2), stages_per_rank=2)
+    step, args = zoo.gpt_tiny(layers=4)
+    options = even_stages(split_microbatches(capture(step, args), 2), constraints, 3)
+    assert [(s.first_rank, s.num_devices) for s in options.stages] == 2 * [(0, 1), (1, 2)]
+    assert stage_schedule("interleaved_1f1b", [0, 1, 0, 1], 2, []).rank_of_stage == [0, 1, 0, 1]
+    for first_ranks in ([0, 0, 1, 1], [0, 1, 0]):
+        with pytest.raises(ConfigError) as caught:
+            stage_schedule("interleaved_1f1b", first_ranks, 2, [])
+        assert caught.value.code == "E528"
 
 
 def test_one_process_cannot_run_two_stages():
