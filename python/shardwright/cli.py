@@ -144,7 +144,13 @@ def _add_stages(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-stages", type=int, default=1, metavar="N", help="pipeline stages (1)"
     )
-    parser.add_argument("--schedule", default="1f1b", help="1f1b, gpipe or zero_bubble (1f1b)")
+    parser.add_argument(
+        "--schedule", default="1f1b", help="1f1b, gpipe, interleaved_1f1b or zero_bubble (1f1b)"
+    )
+    parser.add_argument(
+        "--stages-per-rank", type=int, default=1, metavar="N",
+        help="stages that share ranks, with interleaved_1f1b (1)",
+    )  # fmt: skip
     parser.add_argument(
         "--stage-ranks", metavar="N,N", help="devices of every stage (default: equally many)"
     )
@@ -211,6 +217,7 @@ def _plan(arguments: argparse.Namespace) -> int:
             num_microbatches=arguments.num_microbatches,
             num_stages=arguments.num_stages,
             schedule=arguments.schedule,
+            stages_per_rank=arguments.stages_per_rank,
             stage_ranks=parse_counts(arguments.stage_ranks),
             stage_meshes=meshes and [parse_stage_mesh(text) for text in meshes.split(",")],
             stage_boundaries=boundaries and boundaries.split(","),
@@ -236,6 +243,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         "--num-microbatches": arguments.num_microbatches != 1,
         "--mesh": arguments.mesh is not None,
         "--schedule": arguments.schedule != "1f1b",
+        "--stages-per-rank": arguments.stages_per_rank != 1,
         "--stage-ranks": arguments.stage_ranks is not None,
         "--stage-meshes": arguments.stage_meshes is not None,
         "--stage-boundaries": arguments.stage_boundaries is not None,

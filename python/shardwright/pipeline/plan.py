@@ -187,8 +187,11 @@ class PipelinePlan:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Of the device that needs most."""
-        return max(stage.plan.peak_memory_bytes for stage in self.stages)
+        """Of the device that needs most; stages that share ranks count together."""
+        peaks: dict[int, int] = {}
+        for stage in self.stages:
+            peaks[stage.first_rank] = peaks.get(stage.first_rank, 0) + stage.plan.peak_memory_bytes
+        return max(peaks.values())
 
     @property
     def num_devices(self) -> int:

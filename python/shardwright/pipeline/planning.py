@@ -61,16 +61,23 @@ def plan_options(
     """
     forced = match_forced(request.forced, step_graph)
     share = request.time_limit_s / len(options.stages)
+    first_ranks = [stage.first_rank for stage in options.stages]
+    limit = request.memory_limit_bytes or cluster.memory_bytes
 
     def plan_stage(graph: StepGraph, stage: StageRequest) -> Plan:
         names = {spec.name for spec in graph.inputs if spec.kind != "boundary"}
         names |= {node.name for node in graph.graph_module.graph.nodes}
+        # Stages that share ranks share their memory.
+        sharing = first_ranks.count(first_ranks[stage.number])
+        own_limit = limit // sharing if limit else None
         wanted = {name: spec for name, spec in forced.items() if name in names} | dict(stage.forced)
         return plan_graph(
             graph,
             stage.cluster,
             stage.mesh,
-            dataclasses.replace(request, forced=wanted, time_limit_s=share),
+            dataclasses.replace(
+                request, forced=wanted, time_limit_s=share, memory_limit_bytes=own_limit
+            ),
         )
 
     return build_pipeline(step_graph, options, cluster, plan_stage)

@@ -129,7 +129,10 @@ def simulated_step(
     _, simulation = simulate_stages(kind, stages, transfers)
     start = _exchange_us(transfers, "start")
     exchange = _exchange_us(transfers, "update")
-    update = max(stage.update_us for stage in stages)
+    updates: dict[int, float] = {}  # by first rank: stages that share ranks take turns
+    for stage in stages:
+        updates[stage.first_rank] = updates.get(stage.first_rank, 0.0) + stage.update_us
+    update = max(updates.values())
     return SimulatedStep(
         time_us=start + simulation.pipeline_us + update + exchange,
         start_us=start,

@@ -56,10 +56,14 @@ class WrittenPipeline:
         if any(stage.first_rank < 0 for stage in stages):
             stages = self._with_ranks(cluster)
         owner: dict[int, int] = {}
+        places: list[range] = []
         for number, stage in enumerate(stages):
             ranks = range(stage.first_rank, stage.first_rank + stage.num_devices)
             if ranks[-1] >= cluster.num_devices:
                 raise _beyond(number, f"ranks {ranks[0]} to {ranks[-1]}", cluster)
+            if self.schedule == "interleaved_1f1b" and ranks in places:
+                continue
+            places.append(ranks)
             for rank in ranks:
                 if rank in owner:
                     raise ConfigError(

@@ -73,6 +73,26 @@ def test_hosts_and_devices_are_placed_whole_hosts_first(tmp_path):
     assert [(s.first_rank, s.num_devices) for s in options.stages] == [(2, 1), (0, 2), (3, 1)]
 
 
+def test_interleaved_stages_may_share_ranks(tmp_path):
+    data = _example()
+    data["schedule"] = "interleaved_1f1b"
+    begins = ["layers.0.feed_forward", "layers.1", "layers.1.feed_forward"]
+    data["stages"] = [{"ranks": [0], "mesh": [1]}]
+    data["stages"] += [{"begin": b, "ranks": [1 - n % 2]} for n, b in enumerate(begins)]
+    path, out = tmp_path / "written.json", tmp_path / "plan.json"
+    path.write_text(json.dumps(data))
+    words = ["plan", *TARGET, "--cluster", "local-cpu:2", "--evaluate", str(path)]
+    assert main([*words, "--out", str(out), "--html", str(tmp_path / "plan.html")]) == 0
+    plan = sw.load_plan(out)
+    assert [stage.first_rank for stage in plan.stages] == [0, 1, 0, 1]
+    peaks = [stage.plan.peak_memory_bytes for stage in plan.stages]
+    assert plan.peak_memory_bytes == max(peaks[0] + peaks[2], peaks[1] + peaks[3])
+    assert "stage 0, 2" in (tmp_path / "plan.html").read_text()
+    data["schedule"] = "1f1b"
+    path.write_text(json.dumps(data))
+    assert main(words) == 2
+
+
 def _changed(*path):
     *keys, last, value = path
 
