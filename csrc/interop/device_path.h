@@ -46,7 +46,7 @@ struct DevicePath {
 // closed by a Lagrangian bound (a price per device makes the graph one-dimensional), or by the
 // dynamic program over (node, devices), kept to the arcs and device counts that the bounds leave.
 // The same graph gives the same path unless the time limit cuts the search.
-// Contract: costs and peaks are finite and not negative, devices >= 1.
+// Contract: costs and peaks are finite and not negative, devices >= 0.
 DevicePath findDevicePath(const DeviceGraph& graph, const DevicePathOptions& options = {});
 
 }  // namespace shardwright

@@ -23,6 +23,7 @@ std::vector<PlannedStage> stagesOf(const StageGraph& graph, const DevicePath& pa
   std::vector<PlannedStage> stages;
   std::int32_t begin = 0;
   for (const std::size_t arc : path.arcs) {
+    if (graph.kind_of_arc[arc] == kTransferArc) continue;
     const std::int32_t end =
         graph.boundary_of_node[static_cast<std::size_t>(graph.graph.arcs[arc].to)];
     stages.push_back({begin, end, graph.kind_of_arc[arc]});

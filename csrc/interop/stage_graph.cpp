@@ -118,34 +118,70 @@ class StageGraphBuilder {
     return level + 1;
   }
 
+  // Where stages and transfers are arcs of their own, a node says how tensors lie on one side of
+  // the boundary alone; otherwise it is a crossing.
   struct Node {
     std::int32_t boundary = 0;
     std::int32_t level = 0;
     Crossing crossing;
+    bool is_exit = false;  // in front of a transfer: only crossing.before counts
   };
+
+  bool hasTransferArcs() const { return problem_.charge == TransferCharge::kLink; }
 
   void placeNodes() {
     for (int boundary = 0; boundary <= num_layers_; ++boundary) {
-      first_node_.push_back(static_cast<std::int32_t>(nodes_.size()));
-      for (const Crossing& crossing : classes_[static_cast<std::size_t>(boundary)].crossings) {
-        for (int level = 0; level < num_levels_; ++level) {
-          nodes_.push_back({boundary, level, crossing});
+      const BoundaryClasses& here = classes_[static_cast<std::size_t>(boundary)];
+      if (hasTransferArcs()) {
+        first_exit_.push_back(static_cast<std::int32_t>(nodes_.size()));
+        for (std::int32_t before = 0; before < numClasses(here.before); ++before) {
+          addNodes({boundary, 0, {.before = before}, true});
         }
+        first_node_.push_back(static_cast<std::int32_t>(nodes_.size()));
+        for (std::int32_t after = 0; after < numClasses(here.after); ++after) {
+          addNodes({boundary, 0, {.after = after}});
+        }
+      } else {
+        first_node_.push_back(static_cast<std::int32_t>(nodes_.size()));
+        for (const Crossing& crossing : here.crossings) addNodes({boundary, 0, crossing});
       }
     }
   }
 
-  std::int32_t nodeOf(int boundary, std::size_t crossing, int level) const {
+  void addNodes(Node node) {
+    for (node.level = 0; node.level < num_levels_; ++node.level) nodes_.push_back(node);
+  }
+
+  static std::int32_t numClasses(const std::vector<std::int32_t>& classes) {
+    return *std::ranges::max_element(classes) + 1;
+  }
+
+  // `side` is a crossing, or the class of ports behind the boundary.
+  std::int32_t nodeOf(int boundary, std::size_t side, int level) const {
     return first_node_[static_cast<std::size_t>(boundary)] +
-           static_cast<std::int32_t>(crossing) * num_levels_ + level;
+           static_cast<std::int32_t>(side) * num_levels_ + level;
+  }
+
+  std::int32_t exitNodeOf(int boundary, std::int32_t before, int level) const {
+    return first_exit_[static_cast<std::size_t>(boundary)] + before * num_levels_ + level;
   }
 
   // Calls visit(arc, kind) for every arc of a node whose stage alone does not take more than `cap`.
   template <typename Visit>
   void forArcs(std::size_t v, double cap, const Visit& visit) const {
     const Node& node = nodes_[v];
-    if (node.boundary == num_layers_) return;
     const BoundaryClasses& here = classes_[static_cast<std::size_t>(node.boundary)];
+    if (node.is_exit) {
+      for (const Crossing& crossing : here.crossings) {
+        if (crossing.before != node.crossing.before || crossing.link_time > cap) continue;
+        const auto after = static_cast<std::size_t>(crossing.after);
+        visit(DeviceArc{crossing.time, crossing.link_time, nodeOf(node.boundary, after, node.level),
+                        0},
+              kTransferArc);
+      }
+      return;
+    }
+    if (node.boundary == num_layers_) return;
     for (const KindGroup& group : groups_) {
       if (here.after[group.entry_port] != node.crossing.after) continue;
       if (group.devices > problem_.num_devices) continue;
@@ -186,18 +222,16 @@ class StageGraphBuilder {
       }
       if (best_kind < 0) continue;
       const BoundaryClasses& there = classes_[static_cast<std::size_t>(end)];
+      const std::int32_t before = there.before[group.exit_port];
+      if (hasTransferArcs()) {
+        visit(DeviceArc{time, time, exitNodeOf(end, before, level), group.devices}, best_kind);
+        continue;
+      }
       for (std::size_t c = 0; c < there.crossings.size(); ++c) {
         const Crossing& exit = there.crossings[c];
-        if (exit.before != there.before[group.exit_port]) continue;
-        DeviceArc arc{0, 0, nodeOf(end, c, level), group.devices};
-        if (problem_.charge == TransferCharge::kBothStages) {
-          arc.cost = time + node.crossing.time + exit.time;
-          arc.peak = arc.cost;
-        } else {
-          arc.cost = time + exit.time;
-          arc.peak = std::max(time, exit.link_time);
-        }
-        if (arc.peak <= cap) visit(arc, best_kind);
+        if (exit.before != before) continue;
+        const double cost = time + node.crossing.time + exit.time;
+        if (cost <= cap) visit(DeviceArc{cost, cost, nodeOf(end, c, level), group.devices}, best_kind);
       }
     }
   }
@@ -311,6 +345,7 @@ class StageGraphBuilder {
   std::vector<BoundaryClasses> classes_;
   std::vector<KindGroup> groups_;
   std::vector<std::int32_t> first_node_;  // by boundary
+  std::vector<std::int32_t> first_exit_;  // by boundary, with transfer arcs
   std::vector<Node> nodes_;
   // Of the filter: only arcs with peaks up to cap_, and paths with peaks from least_peak_.
   double price_ = 0;

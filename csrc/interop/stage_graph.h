@@ -1,5 +1,6 @@
 // A stage problem as a DeviceGraph: a node is a boundary, how tensors lie on its two sides, and how
-// many stages follow; an arc is a stage.
+// many stages follow; an arc is a stage. Where transfers have links of their own they are arcs too,
+// between nodes that each know one side only.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,9 @@
 #include "interop/stage_problem.h"
 
 namespace shardwright {
+
+// In StageGraph::kind_of_arc: a transfer, which takes no devices.
+inline constexpr std::int32_t kTransferArc = -1;
 
 struct StageGraph {
   DeviceGraph graph;
