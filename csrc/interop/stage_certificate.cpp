@@ -46,6 +46,9 @@ std::int64_t inFlight(const StageProblem& problem, std::size_t stage, std::size_
 }
 
 std::string violationOf(const StageProblem& problem, std::span<const PlannedStage> stages) {
+  if (problem.num_stages && static_cast<std::size_t>(*problem.num_stages) != stages.size()) {
+    return "not " + std::to_string(*problem.num_stages) + " stages";
+  }
   std::int32_t next = 0;
   int devices = 0;
   for (const PlannedStage& stage : stages) {

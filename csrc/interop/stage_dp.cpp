@@ -40,10 +40,11 @@ class StageSearch {
   StageAnswer run() {
     value_ = kInfinity;
     answer_.lower_bound = kInfinity;
-    search(std::nullopt);
+    search(problem_.num_stages);
     // Zero-bubble holds as many microbatches as there are stages: fewer stages, more that fits.
     const int most = std::min(problem_.num_layers, problem_.num_microbatches);
-    if (problem_.schedule == ScheduleKind::kZeroBubble && !everythingFits()) {
+    if (problem_.schedule == ScheduleKind::kZeroBubble && !problem_.num_stages &&
+        !everythingFits()) {
       for (int num_stages = most - 1; num_stages >= 1; --num_stages) search(num_stages);
     }
     conclude();

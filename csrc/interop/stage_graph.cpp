@@ -37,7 +37,7 @@ class StageGraphBuilder {
     graph.use_all_devices = problem_.use_all_devices;
     graph.peak_weight = problem_.num_microbatches - 1;
     graph.end = nodeOf(num_layers_, 0, 0);
-    for (int level = 0; level < num_levels_; ++level) {
+    for (int level = problem_.num_stages.value_or(0); level < num_levels_; ++level) {
       graph.starts.push_back(nodeOf(0, 0, level));
     }
     if (filter) boundArcs(*filter);

@@ -30,7 +30,8 @@ struct ArcFilter {
 
 // With `most_stages`, paths of at most that many stages; zero-bubble's memory is then that of so
 // many (stages hold less when they are fewer). Without, any number of stages, and zero-bubble's
-// memory is that of the most there can be. Contract: the problem is valid, most_stages >= 1.
+// memory is that of the most there can be. Where the problem says how many, that is most_stages.
+// Contract: the problem is valid, most_stages >= 1.
 StageGraph buildStageGraph(const StageProblem& problem,
                            std::optional<int> most_stages = std::nullopt,
                            const std::optional<ArcFilter>& filter = std::nullopt,

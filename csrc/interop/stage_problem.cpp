@@ -112,6 +112,11 @@ void validate(const StageProblem& problem) {
            "give at least one of each");
   }
   checkShapes(problem.submeshes);
+  if (problem.num_stages && (*problem.num_stages < 1 || *problem.num_stages > problem.num_layers)) {
+    reject("num_stages " + std::to_string(*problem.num_stages) + " of " +
+               std::to_string(problem.num_layers) + " layers",
+           "1 up to the number of layers");
+  }
   if (problem.schedule == ScheduleKind::kInterleaved1F1B) {
     reject("schedule \"interleaved_1f1b\"", "\"gpipe\", \"1f1b\" or \"zero_bubble\"");
   }

@@ -79,6 +79,8 @@ struct StageProblem {
   // All devices must be used, as in Alpa; otherwise at most all.
   bool use_all_devices = true;
   int num_microbatches = 1;
+  // Exactly so many stages; any number without.
+  std::optional<int> num_stages = {};
   int num_specs = 1;
   std::vector<StageKind> kinds;
   std::vector<RangeTable<double>> times;  // by kind, forward and backward; infinity forbids
@@ -91,7 +93,7 @@ struct StageProblem {
 };
 
 // Throws ProblemError [E221] where the tables contradict each other: sizes, indices, NaN or
-// negative numbers, shapes that do not tile, counts below 1, interleaved schedules (which place
+// negative numbers, shapes that do not tile, counts below 1, more stages than layers, interleaved schedules (which place
 // stages otherwise).
 void validate(const StageProblem& problem);
 

@@ -67,6 +67,7 @@ class Exhaustion {
 
   double price() const {
     const int count = static_cast<int>(chosen_.size());
+    if (problem_.num_stages && *problem_.num_stages != count) return kInfinity;
     std::vector<double> steps;
     double unstepped = 0;  // time that is passed once but is no step of its own
     for (int s = 0; s < count; ++s) {
@@ -175,6 +176,9 @@ StageProblem makeRandomStageProblem(std::mt19937_64& random, const RandomStageOp
     }
   }
   if (options.with_memory) problem.memory_limit_bytes = pick(random, 20, 300);
+  if (options.with_stage_count && random() % 2 == 0) {
+    problem.num_stages = pick(random, 1, problem.num_layers);
+  }
   if (options.with_boundaries) {
     problem.charge = random() % 2 == 0 ? TransferCharge::kBothStages : TransferCharge::kLink;
     problem.boundaries.resize(static_cast<std::size_t>(problem.num_layers));

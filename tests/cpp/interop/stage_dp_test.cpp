@@ -122,6 +122,16 @@ TEST(StageDp, EqualsExhaustionWithBoundariesMemoryAndRecomputation) {
   }
 }
 
+TEST(StageDp, EqualsExhaustionWithAGivenNumberOfStages) {
+  std::mt19937_64 random(7);
+  for (int trial = 0; trial < 600; ++trial) {
+    const bool both = trial % 3 == 2;
+    expectBest(testing::makeRandomStageProblem(
+                   random, {both ? 3 : 4, trial % 3 == 0 || both, trial % 3 == 1 || both, true}),
+               trial);
+  }
+}
+
 // A bound found before the end is below the best; what is returned then is valid.
 TEST(StageDp, StoppedAtOnceStillGivesAValidBound) {
   const StageProblem problem = weightedLayers(repeated(1, 40), 4, 8, 64);
