@@ -43,5 +43,7 @@ void bindLayerCosts(pybind11::module_& module);
 void bindSimulator(pybind11::module_& module);
 // The stage search on tables (`search_stages`).
 void bindStages(pybind11::module_& module);
+// The search for pipeline stages of a whole step (`search_pipeline`).
+void bindPipeline(pybind11::module_& module);
 
 }  // namespace shardwright

@@ -3,7 +3,6 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -14,6 +13,7 @@
 
 #include "base/error.h"
 #include "bindings/core/bind.h"
+#include "bindings/core/interrupt_watch.h"
 #include "interop/stage_dp.h"
 #include "interop/stage_infeasible.h"
 
@@ -49,26 +49,6 @@ std::vector<Boundary> boundariesOf(const Times& array) {
   }
   return boundaries;
 }
-
-// Ctrl-C ends the search with what it has; looked for at most 20 times a second.
-class InterruptWatch {
- public:
-  bool operator()() {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(50)) return raised_;
-    last_ = now;
-    const py::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() != 0) {
-      PyErr_Clear();
-      raised_ = true;
-    }
-    return raised_;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  bool raised_ = false;
-};
 
 py::dict toDict(const StageProblem& problem, const StageAnswer& answer) {
   py::list stages;

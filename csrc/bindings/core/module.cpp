@@ -23,4 +23,5 @@ PYBIND11_MODULE(_core, module) {
   shardwright::bindLayerCosts(module);
   shardwright::bindSimulator(module);
   shardwright::bindStages(module);
+  shardwright::bindPipeline(module);
 }

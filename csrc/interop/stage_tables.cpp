@@ -1,0 +1,222 @@
+#include "interop/stage_tables.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace shardwright {
+namespace {
+
+constexpr double kImpossible = std::numeric_limits<double>::infinity();
+
+// The one empty spec of a missing value is port 0.
+std::vector<int> portsOf(StagePorts& ports, const StageMesh& mesh,
+                         const std::vector<ShardingSpec>& specs, std::size_t num_dims) {
+  std::vector<int> result;
+  for (const ShardingSpec& spec : specs) {
+    result.push_back(spec.empty() ? 0
+                                  : ports.portOf(mesh.submesh, mesh.mesh_shape, spec, num_dims));
+  }
+  return result;
+}
+
+}  // namespace
+
+StageTables::StageTables(const LayerSequences& sequences, const std::vector<BoundaryDims>& dims,
+                         const std::vector<StageMesh>& meshes,
+                         const std::vector<SubmeshShape>& submeshes,
+                         const std::vector<BoundaryTensors>& boundary_tensors,
+                         const Cluster& cluster, const StageTableOptions& options)
+    : sequences_(sequences), options_(options), ports_(submeshes.size()) {
+  problem_.num_layers = sequences.numLayers();
+  problem_.submeshes = submeshes;
+  problem_.num_devices = cluster.numDevices();
+  problem_.num_microbatches = options.num_microbatches;
+  problem_.charge = TransferCharge::kLink;
+  problem_.memory_limit_bytes = options.memory_limit_bytes;
+  collectWays(dims, meshes);
+  problem_.num_specs = ports_.numPorts();
+  addKinds();
+  addBoundaries(boundary_tensors, cluster);
+}
+
+double StageTables::timeOf(const StageCost& cost) const {
+  return cost.forward_us + cost.backward_us + cost.update_us / options_.num_microbatches;
+}
+
+void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
+                              const std::vector<StageMesh>& meshes) {
+  ways_.assign(problem_.submeshes.size(),
+               std::vector<Ways>(static_cast<std::size_t>(sequences_.numSequences())));
+  // Keys need the number of ports, which is known only when all were seen.
+  using Found = std::tuple<int, int, int, StageWay>;  // sequence, entry port, exit port
+  std::vector<std::vector<Found>> found(problem_.submeshes.size());
+  for (std::size_t m = 0; m < meshes.size(); ++m) {
+    const StageMesh& mesh = meshes[m];
+    std::vector<std::vector<int>> entry_ports;
+    std::vector<std::vector<int>> exit_ports;
+    for (std::size_t c = 0; c < mesh.tables.size(); ++c) {
+      entry_ports.push_back(portsOf(ports_, mesh, mesh.tables[c].entry_specs, dims[c].entry));
+      exit_ports.push_back(portsOf(ports_, mesh, mesh.tables[c].exit_specs, dims[c].exit));
+    }
+    for (std::size_t price = 0; price < options_.num_prices; ++price) {
+      const auto costs = sequenceCosts(sequences_, mesh.tables, price);
+      std::vector<int> first_class;
+      for (int sequence = 0; sequence < sequences_.numSequences(); ++sequence) {
+        const auto [front, last] = sequences_.step(sequence);
+        first_class.push_back(front < 0 ? last : first_class[static_cast<std::size_t>(front)]);
+        const std::vector<int>& entries =
+            entry_ports[static_cast<std::size_t>(first_class.back())];
+        const std::vector<int>& exits = exit_ports[static_cast<std::size_t>(last)];
+        for (std::size_t entry = 0; entry < entries.size(); ++entry) {
+          for (std::size_t exit = 0; exit < exits.size(); ++exit) {
+            const StageCost& cost =
+                costs[static_cast<std::size_t>(sequence)][entry * exits.size() + exit];
+            if (!cost.possible) continue;
+            if (options_.memory_limit_bytes &&
+                cost.heldBytes() + cost.saved_bytes > *options_.memory_limit_bytes) {
+              continue;
+            }
+            found[static_cast<std::size_t>(mesh.submesh)].emplace_back(
+                sequence, entries[entry], exits[exit],
+                StageWay{static_cast<int>(m), price, entry, exit, cost});
+          }
+        }
+      }
+    }
+  }
+  const auto num_ports = static_cast<std::size_t>(ports_.numPorts());
+  for (std::size_t submesh = 0; submesh < found.size(); ++submesh) {
+    for (const auto& [sequence, entry, exit, way] : found[submesh]) {
+      const std::size_t key =
+          static_cast<std::size_t>(entry) * num_ports + static_cast<std::size_t>(exit);
+      ways_[submesh][static_cast<std::size_t>(sequence)][key].push_back(way);
+    }
+    for (Ways& groups : ways_[submesh]) {
+      for (auto& [key, ways] : groups) prune(ways);
+    }
+  }
+}
+
+void StageTables::prune(std::vector<StageWay>& ways) const {
+  const auto memory = [](const StageWay& way) {
+    return std::pair(way.cost.heldBytes(), way.cost.saved_bytes);
+  };
+  std::ranges::stable_sort(ways, [&](const StageWay& a, const StageWay& b) {
+    return std::tuple(timeOf(a.cost), memory(a)) < std::tuple(timeOf(b.cost), memory(b));
+  });
+  if (!options_.memory_limit_bytes) {
+    ways.resize(1);
+    return;
+  }
+  std::vector<StageWay> kept;
+  for (const StageWay& way : ways) {
+    const bool is_worse = std::ranges::any_of(kept, [&](const StageWay& other) {
+      return memory(other).first <= memory(way).first && memory(other).second <= memory(way).second;
+    });
+    if (!is_worse) kept.push_back(way);
+  }
+  if (kept.size() > options_.most_ways) {
+    // The fastest stays; the others go by the bytes they take, fewest first, evenly.
+    const auto bytes = [&](const StageWay& way) {
+      return way.cost.heldBytes() + options_.typical_in_flight * way.cost.saved_bytes;
+    };
+    std::stable_sort(kept.begin() + 1, kept.end(), [&](const StageWay& a, const StageWay& b) {
+      return bytes(a) < bytes(b);
+    });
+    std::vector<StageWay> few = {kept.front()};
+    const std::size_t others = options_.most_ways - 1;
+    for (std::size_t index = 0; index < others; ++index) {
+      few.push_back(kept[1 + index * (kept.size() - 1) / others]);
+    }
+    kept = std::move(few);
+    std::ranges::stable_sort(kept, [&](const StageWay& a, const StageWay& b) {
+      return timeOf(a.cost) < timeOf(b.cost);
+    });
+  }
+  ways = std::move(kept);
+}
+
+void StageTables::addKinds() {
+  const auto num_ports = static_cast<std::size_t>(ports_.numPorts());
+  for (std::size_t submesh = 0; submesh < ways_.size(); ++submesh) {
+    std::map<std::size_t, std::size_t> variants;
+    for (const Ways& groups : ways_[submesh]) {
+      for (const auto& [key, ways] : groups) {
+        variants[key] = std::max(variants[key], ways.size());
+      }
+    }
+    for (const auto& [key, count] : variants) {
+      for (std::size_t variant = 0; variant < count; ++variant) {
+        problem_.kinds.push_back({static_cast<std::int32_t>(submesh),
+                                  static_cast<std::int32_t>(key / num_ports),
+                                  static_cast<std::int32_t>(key % num_ports),
+                                  static_cast<std::int32_t>(variant)});
+        group_of_kind_.push_back(key);
+        RangeTable<double> times(problem_.num_layers, kImpossible);
+        StageMemory memory{RangeTable<std::int64_t>(problem_.num_layers, 0),
+                           RangeTable<std::int64_t>(problem_.num_layers, 0)};
+        for (int begin = 0; begin < problem_.num_layers; ++begin) {
+          for (int end = begin + 1; end <= problem_.num_layers; ++end) {
+            const Ways& groups =
+                ways_[submesh][static_cast<std::size_t>(sequences_.of(begin, end))];
+            const auto found = groups.find(key);
+            if (found == groups.end() || found->second.size() <= variant) continue;
+            const StageCost& cost = found->second[variant].cost;
+            times.at(begin, end) = timeOf(cost);
+            memory.fixed_bytes.at(begin, end) = cost.heldBytes();
+            memory.per_microbatch_bytes.at(begin, end) = cost.saved_bytes;
+          }
+        }
+        problem_.times.push_back(std::move(times));
+        if (options_.memory_limit_bytes) problem_.memory.push_back(std::move(memory));
+      }
+    }
+  }
+}
+
+void StageTables::addBoundaries(const std::vector<BoundaryTensors>& tensors,
+                                const Cluster& cluster) {
+  const auto num_specs = static_cast<std::size_t>(problem_.num_specs);
+  const std::size_t num_ports = problem_.submeshes.size() * num_specs;
+  std::set<std::size_t> exits;
+  std::set<std::size_t> entries;
+  for (const StageKind& kind : problem_.kinds) {
+    const std::size_t base = static_cast<std::size_t>(kind.submesh) * num_specs;
+    exits.insert(base + static_cast<std::size_t>(kind.exit_spec));
+    entries.insert(base + static_cast<std::size_t>(kind.entry_spec));
+  }
+  std::map<BoundaryTensors, Boundary> known;
+  problem_.boundaries.resize(static_cast<std::size_t>(problem_.num_layers));
+  for (std::size_t layer = 1; layer < problem_.boundaries.size(); ++layer) {
+    const auto [found, is_new] = known.try_emplace(tensors[layer]);
+    if (is_new) {
+      found->second.time.assign(num_ports * num_ports, kImpossible);
+      found->second.link_time.assign(num_ports * num_ports, kImpossible);
+      for (const std::size_t exit : exits) {
+        for (const std::size_t entry : entries) {
+          const auto port = [&](std::size_t index) -> const StagePorts::Port& {
+            return ports_.ports(static_cast<int>(index / num_specs))[index % num_specs];
+          };
+          const PortPrice price =
+              portPrice(tensors[layer], port(exit), problem_.submeshes[exit / num_specs],
+                        port(entry), problem_.submeshes[entry / num_specs], cluster);
+          found->second.time[exit * num_ports + entry] = price.time_us;
+          found->second.link_time[exit * num_ports + entry] = price.link_us;
+        }
+      }
+    }
+    problem_.boundaries[layer] = found->second;
+  }
+}
+
+const StageWay& StageTables::way(int begin, int end, int kind) const {
+  const auto index = static_cast<std::size_t>(kind);
+  const auto submesh = static_cast<std::size_t>(problem_.kinds[index].submesh);
+  const Ways& groups = ways_[submesh][static_cast<std::size_t>(sequences_.of(begin, end))];
+  return groups.at(group_of_kind_[index])[static_cast<std::size_t>(problem_.kinds[index].variant)];
+}
+
+}  // namespace shardwright

@@ -1,0 +1,78 @@
+// The tables of a stage search, filled from the costs of ranges of layers on all meshes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "interop/stage_costs.h"
+#include "interop/stage_ports.h"
+#include "interop/stage_problem.h"
+
+namespace shardwright {
+
+// Number of dims of the main values at both sides of a layer class; 0 where there is none.
+struct BoundaryDims {
+  std::size_t entry = 0;
+  std::size_t exit = 0;
+};
+
+struct StageTableOptions {
+  int num_microbatches = 1;
+  std::optional<std::int64_t> memory_limit_bytes = {};
+  std::size_t num_prices = 1;  // of memory, in the layers' tables
+  // Most ways kept for one pair of ports and one range of layers; of more, the fastest, the
+  // smallest, and what lies evenly between them.
+  std::size_t most_ways = 3;
+  // Microbatches in flight by which "smallest" is meant.
+  int typical_in_flight = 4;
+};
+
+// One way to run a range of layers: what a kind of stage stands for there.
+struct StageWay {
+  int mesh = 0;  // index into the meshes
+  std::size_t price = 0;
+  std::size_t entry = 0;  // specs of the first layer's table and of the last one's
+  std::size_t exit = 0;
+  StageCost cost;
+};
+
+// Owns the StageProblem (without schedule, cluster and number of stages, which the caller sets) and
+// knows what its kinds stand for.
+class StageTables {
+ public:
+  // Kinds are pairs of ports of one submesh, so many variants each; a variant of a range is one of
+  // the ways that no other is better than in time and memory. The time of a stage is that of
+  // forward and backward, and its share of the update. Contract: `dims` and the meshes' tables
+  // are by class of layer as in `sequences`; boundary_tensors is by layer, entry 0 not read.
+  StageTables(const LayerSequences& sequences, const std::vector<BoundaryDims>& dims,
+              const std::vector<StageMesh>& meshes,
+              const std::vector<SubmeshShape>& submeshes,
+              const std::vector<BoundaryTensors>& boundary_tensors, const Cluster& cluster,
+              const StageTableOptions& options);
+
+  StageProblem& problem() { return problem_; }
+  const StageProblem& problem() const { return problem_; }
+  // What a kind is for layers [begin, end). Contract: the kind's time there is finite.
+  const StageWay& way(int begin, int end, int kind) const;
+
+ private:
+  // Ways by pair of ports, then by time. The key is entry port * numPorts + exit port.
+  using Ways = std::map<std::size_t, std::vector<StageWay>>;
+
+  void collectWays(const std::vector<BoundaryDims>& dims, const std::vector<StageMesh>& meshes);
+  void addKinds();
+  void addBoundaries(const std::vector<BoundaryTensors>& tensors, const Cluster& cluster);
+  double timeOf(const StageCost& cost) const;
+  void prune(std::vector<StageWay>& ways) const;
+
+  const LayerSequences& sequences_;
+  const StageTableOptions options_;
+  StagePorts ports_;
+  std::vector<std::vector<Ways>> ways_;    // [submesh][sequence]
+  std::vector<std::size_t> group_of_kind_; // key of Ways
+  StageProblem problem_;
+};
+
+}  // namespace shardwright

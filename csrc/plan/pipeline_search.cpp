@@ -1,0 +1,301 @@
+#include "plan/pipeline_search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+
+#include "base/error.h"
+#include "interop/boundary_specs.h"
+#include "interop/layer_costs.h"
+#include "interop/layer_graphs.h"
+#include "interop/stage_infeasible.h"
+#include "interop/stage_tables.h"
+
+namespace shardwright {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// More shapes than this are thinned out to powers of two of hosts.
+constexpr std::size_t kMostShapes = 16;
+// Shares of the step's time that filling the memory is taken to cost: no price, one at which memory
+// decides between ways of about equal time, and one at which it decides alone.
+constexpr double kPriceShares[] = {0, 0.3, 10};
+
+// As many devices of the cluster as a submesh has.
+Cluster partOf(const Cluster& cluster, const SubmeshShape& shape) {
+  Cluster part = cluster;
+  part.num_hosts = shape.num_hosts;
+  part.devices_per_host = shape.devices_per_host;
+  return part;
+}
+
+// Layers with and without recomputation, whose classes together make one class.
+struct LayerVariants {
+  LayerGraphs plain;
+  std::optional<LayerGraphs> recomputed;
+  std::vector<int> class_of_layer;
+  std::vector<std::pair<int, int>> classes;  // class in each variant
+};
+
+LayerVariants layersOf(const LayeredGraph& step, const LayeredGraph* recomputed) {
+  LayerVariants layers{makeLayerGraphs(*step.graph, step.layer_of_node), {}, {}, {}};
+  if (recomputed != nullptr) {
+    layers.recomputed = makeLayerGraphs(*recomputed->graph, recomputed->layer_of_node);
+  }
+  std::map<std::pair<int, int>, int> known;
+  for (std::size_t layer = 0; layer < layers.plain.layers.size(); ++layer) {
+    const int second =
+        layers.recomputed ? layers.recomputed->layers.at(layer).layer_class : -1;
+    const std::pair<int, int> both = {layers.plain.layers[layer].layer_class, second};
+    const auto [found, is_new] = known.try_emplace(both, static_cast<int>(known.size()));
+    if (is_new) layers.classes.push_back(both);
+    layers.class_of_layer.push_back(found->second);
+  }
+  return layers;
+}
+
+class PipelineSearch {
+ public:
+  PipelineSearch(const LayeredGraph& step, const LayeredGraph* recomputed,
+                 const RuleRegistry& registry, const Cluster& cluster,
+                 const PipelineOptions& options)
+      : cluster_(cluster), options_(options), limit_(options.memory_limit_bytes) {
+    if (!limit_ && cluster.memory_bytes > 0) limit_ = cluster.memory_bytes;
+    submeshes_ = options.submeshes;
+    if (submeshes_.empty()) {
+      submeshes_ = candidateSubmeshes(cluster.num_hosts, cluster.devices_per_host);
+      if (submeshes_.size() > kMostShapes) {
+        submeshes_ = candidateSubmeshes(cluster.num_hosts, cluster.devices_per_host, true);
+      }
+    }
+    layers_ = layersOf(step, recomputed);
+    const LayerCostOptions costs{.num_microbatches = options.num_microbatches,
+                                 .max_specs = options.max_specs};
+    plain_costs_ = std::make_unique<LayerCosts>(layers_.plain, registry, costs);
+    if (layers_.recomputed) {
+      recomputed_costs_ = std::make_unique<LayerCosts>(*layers_.recomputed, registry, costs);
+    }
+    answer_.num_layer_classes = static_cast<int>(layers_.classes.size());
+    note("layers");
+  }
+
+  PipelineAnswer run() {
+    const std::vector<StageMesh> meshes = allMeshes();
+    note("costs");
+    const LayerSequences sequences(layers_.class_of_layer);
+    StageTables tables(sequences, boundaryDims(), meshes, submeshes_, boundaryTensors(), cluster_,
+                       {.num_microbatches = options_.num_microbatches,
+                        .memory_limit_bytes = limit_,
+                        .num_prices = numPrices()});
+    StageProblem& problem = tables.problem();
+    problem.schedule = options_.schedule;
+    problem.num_stages = options_.num_stages;
+    answer_.num_kinds = static_cast<std::int64_t>(problem.kinds.size());
+    note("tables");
+    const StageAnswer found =
+        searchStages(problem, {.time_limit_s = std::max(0.1, options_.time_limit_s - seconds()),
+                               .is_interrupted = options_.is_interrupted});
+    if (found.status == StageStatus::kInfeasible) throwStagesInfeasible(problem);
+    answer_.status = found.status;
+    answer_.time_us = found.evaluation.time;
+    answer_.lower_bound_us = found.lower_bound;
+    for (std::size_t index = 0; index < found.stages.size(); ++index) {
+      answer_.stages.push_back(stageOf(tables, meshes, found, index));
+    }
+    place();
+    note("stages");
+    return std::move(answer_);
+  }
+
+ private:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  void note(const char* phase) {
+    const double now = seconds();
+    answer_.seconds.emplace_back(phase, now - noted_);
+    noted_ = now;
+  }
+
+  std::size_t numPrices() const { return limit_ ? std::size(kPriceShares) : 1; }
+
+  // The least time of the whole step on one device, shared out to all.
+  double idealStepUs() const {
+    const Cluster one = partOf(cluster_, {1, 1});
+    const std::vector<LayerTable> tables =
+        plain_costs_->tables(DeviceMesh({1}, one), one, {MemoryPrice{}});
+    double sum = 0;
+    for (const Layer& layer : layers_.plain.layers) {
+      double least = std::numeric_limits<double>::infinity();
+      for (const LayerCost& cost :
+           tables[static_cast<std::size_t>(layer.layer_class)].costs.front()) {
+        if (!cost.possible) continue;
+        least = std::min(least,
+                         options_.num_microbatches * (cost.forward_us + cost.backward_us) +
+                             cost.update_us);
+      }
+      sum += least;
+    }
+    return sum / cluster_.numDevices();
+  }
+
+  std::vector<MemoryPrice> prices() const {
+    if (!limit_) return {MemoryPrice{}};
+    const double per_byte = idealStepUs() / static_cast<double>(*limit_);
+    std::vector<MemoryPrice> result;
+    for (const double share : kPriceShares) {
+      result.push_back({share * per_byte, share * per_byte * kTypicalInFlight});
+    }
+    return result;
+  }
+
+  std::vector<StageMesh> allMeshes() {
+    const std::vector<MemoryPrice> memory_prices = prices();
+    std::vector<StageMesh> meshes;
+    for (std::size_t submesh = 0; submesh < submeshes_.size(); ++submesh) {
+      const Cluster part = partOf(cluster_, submeshes_[submesh]);
+      for (const std::vector<int>& shape : candidateMeshShapes(part.numDevices())) {
+        const DeviceMesh mesh(shape, part);
+        addMesh(meshes, submesh, shape, false, plain_costs_->tables(mesh, part, memory_prices));
+        if (recomputed_costs_) {
+          addMesh(meshes, submesh, shape, true,
+                  recomputed_costs_->tables(mesh, part, memory_prices));
+        }
+      }
+    }
+    return meshes;
+  }
+
+  // Tables by class of one variant become tables by class of both.
+  void addMesh(std::vector<StageMesh>& meshes, std::size_t submesh, const std::vector<int>& shape,
+               bool recomputed, const std::vector<LayerTable>& tables) const {
+    StageMesh mesh{static_cast<int>(submesh), shape, recomputed, {}};
+    for (const auto& [plain, again] : layers_.classes) {
+      mesh.tables.push_back(tables[static_cast<std::size_t>(recomputed ? again : plain)]);
+    }
+    meshes.push_back(std::move(mesh));
+  }
+
+  std::size_t dimsAt(std::size_t layer) const {
+    const LayerGraphs& graphs = layers_.plain;
+    if (layer == 0 || layer >= graphs.layers.size() || !graphs.boundaries[layer].main) return 0;
+    return graphs.whole->meta(*graphs.boundaries[layer].main).shape.size();
+  }
+
+  std::vector<BoundaryDims> boundaryDims() const {
+    std::vector<BoundaryDims> dims(layers_.classes.size());
+    for (std::size_t layer = 0; layer < layers_.class_of_layer.size(); ++layer) {
+      dims[static_cast<std::size_t>(layers_.class_of_layer[layer])] = {dimsAt(layer),
+                                                                       dimsAt(layer + 1)};
+    }
+    return dims;
+  }
+
+  std::vector<BoundaryTensors> boundaryTensors() const {
+    const LayerGraphs& graphs = layers_.plain;
+    std::vector<BoundaryTensors> tensors(graphs.layers.size());
+    for (std::size_t layer = 1; layer < tensors.size(); ++layer) {
+      const LayerBoundary& boundary = graphs.boundaries[layer];
+      if (boundary.main) {
+        const TensorMeta& meta = graphs.whole->meta(*boundary.main);
+        tensors[layer].shape = meta.shape;
+        tensors[layer].dtype = meta.dtype;
+      }
+      if (boundary.gradient) {
+        tensors[layer].has_gradient = true;
+        tensors[layer].gradient_dtype = graphs.whole->meta(*boundary.gradient).dtype;
+      }
+    }
+    for (const CrossingValue& value : graphs.crossings) {
+      if (value.phase == Phase::kUpdate || value.targets.empty()) continue;
+      const int low = std::min(value.source, value.targets.front());
+      const int high = std::max(value.source, value.targets.back());
+      for (int layer = low + 1; layer <= high; ++layer) {
+        const auto index = static_cast<std::size_t>(layer);
+        const LayerBoundary& boundary = graphs.boundaries[index];
+        if (value.value != boundary.main && value.value != boundary.gradient) {
+          tensors[index].other_bytes += value.bytes;
+        }
+      }
+    }
+    return tensors;
+  }
+
+  FoundStage stageOf(const StageTables& tables, const std::vector<StageMesh>& meshes,
+                     const StageAnswer& found, std::size_t index) const {
+    const PlannedStage& planned = found.stages[index];
+    const StageWay& way = tables.way(planned.begin, planned.end, planned.kind);
+    const StageMesh& mesh = meshes[static_cast<std::size_t>(way.mesh)];
+    FoundStage stage;
+    stage.begin = planned.begin;
+    stage.end = planned.end;
+    stage.submesh = submeshes_[static_cast<std::size_t>(mesh.submesh)];
+    stage.mesh_shape = mesh.mesh_shape;
+    stage.recomputed = mesh.recomputed;
+    stage.microbatches_in_flight = microbatchesInFlight(
+        options_.schedule, static_cast<int>(found.stages.size() - index) - 1,
+        static_cast<int>(found.stages.size()), options_.num_microbatches);
+    stage.forward_us = way.cost.forward_us;
+    stage.backward_us = way.cost.backward_us;
+    stage.update_us = way.cost.update_us;
+    stage.memory_bytes =
+        way.cost.heldBytes() + stage.microbatches_in_flight * way.cost.saved_bytes;
+    const auto table = [&](int layer) -> const LayerTable& {
+      return mesh.tables[static_cast<std::size_t>(
+          layers_.class_of_layer[static_cast<std::size_t>(layer)])];
+    };
+    addSpecs(stage, planned.begin, table(planned.begin).entry_specs[way.entry]);
+    addSpecs(stage, planned.end, table(planned.end - 1).exit_specs[way.exit]);
+    return stage;
+  }
+
+  void addSpecs(FoundStage& stage, int layer, const ShardingSpec& spec) const {
+    const LayerGraphs& graphs = layers_.plain;
+    const auto index = static_cast<std::size_t>(layer);
+    if (layer == 0 || index >= graphs.layers.size() || spec.empty()) return;
+    const LayerBoundary& boundary = graphs.boundaries[index];
+    for (const std::optional<ValueRef>& value : {boundary.main, boundary.gradient}) {
+      if (!value) continue;
+      const TensorMeta& meta = graphs.whole->meta(*boundary.main);
+      stage.specs[graphs.whole->node(value->node).name] = printSpec(wholeDims(meta.shape), spec);
+    }
+  }
+
+  void place() {
+    std::vector<SubmeshShape> shapes;
+    for (const FoundStage& stage : answer_.stages) shapes.push_back(stage.submesh);
+    const std::vector<int> first = placeSubmeshes(shapes, cluster_.devices_per_host);
+    for (std::size_t index = 0; index < first.size(); ++index) {
+      answer_.stages[index].first_device = first[index];
+    }
+  }
+
+  static constexpr double kTypicalInFlight = 4;
+
+  const Cluster& cluster_;
+  const PipelineOptions& options_;
+  std::optional<std::int64_t> limit_;
+  Clock::time_point start_ = Clock::now();
+  double noted_ = 0;
+  std::vector<SubmeshShape> submeshes_;
+  LayerVariants layers_;
+  std::unique_ptr<LayerCosts> plain_costs_;
+  std::unique_ptr<LayerCosts> recomputed_costs_;
+  PipelineAnswer answer_;
+};
+
+}  // namespace
+
+PipelineAnswer searchPipeline(const LayeredGraph& step, const LayeredGraph* recomputed,
+                              const RuleRegistry& registry, const Cluster& cluster,
+                              const PipelineOptions& options) {
+  if (!cluster.abstract_axes.empty()) {
+    throw Error(ErrorKind::kCluster, "E358", "stages cannot be searched on an abstract cluster.",
+                {.values = {"cluster: " + cluster.name},
+                 .advice = "a cluster with links, such as p3.16xlarge:8"});
+  }
+  return PipelineSearch(step, recomputed, registry, cluster, options).run();
+}
+
+}  // namespace shardwright
