@@ -57,7 +57,7 @@ class ParallelStep:
         plan: Plan | PipelinePlan | str | Path | None,
         forced: Mapping[str, str] | None,
         num_microbatches: int,
-        num_stages: int,
+        num_stages: int | str,
         schedule: str,
         stage_ranks: Sequence[int] | None,
         stage_meshes: Sequence[Sequence[int]] | None,
@@ -88,8 +88,8 @@ class ParallelStep:
         if isinstance(self._given, PipelinePlan):
             _check_given(self._given, num_stages, num_microbatches)
             num_microbatches = self._given.num_microbatches
-        elif self._given is not None and num_stages > 1:
-            raise wrong_stages(num_stages, ["plan, which is of a step without stages"])
+        elif self._given is not None and num_stages != 1:
+            raise wrong_stages(constraints.num_stages, ["plan, which is of a step without stages"])
         options = {
             "memory_limit": str(self._request.memory_limit_bytes),
             "mesh": str(self._mesh),
@@ -103,7 +103,7 @@ class ParallelStep:
         self._new_session: Callable[[], Session] = functools.partial(
             Session, step, self._make_plan, os.environ, options, duration, num_microbatches, check
         )
-        if num_stages > 1 or isinstance(self._given, PipelinePlan):
+        if num_stages != 1 or isinstance(self._given, PipelinePlan):
             self._new_session = functools.partial(
                 PipelineSession, step, self._make_plan, os.environ, options, duration,
                 num_microbatches, check,
@@ -207,7 +207,7 @@ def default_cluster(world_size: int, device: torch.device) -> Cluster:
     return Cluster.preset(preset, nodes=world_size // per_host, devices_per_host=per_host)
 
 
-def _check_given(plan: PipelinePlan, num_stages: int, num_microbatches: int) -> None:
+def _check_given(plan: PipelinePlan, num_stages: int | str, num_microbatches: int) -> None:
     """Raises ConfigError E528 when other stages or microbatches than the plan's are asked for."""
     asked = {
         "num_stages": (num_stages, len(plan.stages)),
@@ -216,7 +216,7 @@ def _check_given(plan: PipelinePlan, num_stages: int, num_microbatches: int) -> 
     wrong = [
         f"{name}={number}, the plan has {found}"
         for name, (number, found) in asked.items()
-        if number not in (1, found)
+        if number not in (1, "auto", found)
     ]
     if wrong:
         raise wrong_stages(len(plan.stages), wrong)
@@ -249,7 +249,7 @@ def parallelize(
     plan: Plan | PipelinePlan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
-    num_stages: int = 1,
+    num_stages: int | str = 1,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
     stage_meshes: Sequence[Sequence[int]] | None = None,
@@ -271,7 +271,7 @@ def parallelize(
     plan: Plan | PipelinePlan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
-    num_stages: int = 1,
+    num_stages: int | str = 1,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
     stage_meshes: Sequence[Sequence[int]] | None = None,
@@ -298,7 +298,8 @@ def parallelize(
         num_microbatches: in how many parts, one after the other, the batch goes through forward
             and backward; gradients are added up and the update runs once. Losses and gradients are
             those of the whole batch; see docs/concepts/microbatches.md for what cannot be cut.
-        num_stages: in how many pipeline stages the layers run, each on ranks of its own.
+        num_stages: in how many pipeline stages the layers run, each on ranks of its own, or "auto"
+            for as many as are fastest; stages of which nothing else is given are searched.
         schedule: order in which stages take microbatches, "1f1b", "gpipe", "interleaved_1f1b" or
             "zero_bubble".
         stage_ranks: ranks of every stage, such as `(1, 2)`; by default equally many.

@@ -53,7 +53,7 @@ def plan(
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
-    num_stages: int,
+    num_stages: int | str,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
     stage_meshes: Sequence[Sequence[int]] | None = None,
@@ -75,7 +75,7 @@ def plan(
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
-    num_stages: int = 1,
+    num_stages: int | str = 1,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
     stage_meshes: Sequence[Sequence[int]] | None = None,
@@ -103,7 +103,9 @@ def plan(
             as printed: `{"*.mlp.up.weight": "R S0"}`. Needs `mesh`, or `stage_meshes`.
         num_microbatches: In how many parts the batch goes through forward and backward, as in
             `sw.parallelize`.
-        num_stages: In how many pipeline stages the layers run; more than 1 gives a `PipelinePlan`.
+        num_stages: In how many pipeline stages the layers run, or "auto" for as many as are
+            fastest. Anything but 1 gives a `PipelinePlan`. Stages of which nothing else is given
+            are searched: layers, devices, meshes, specs between stages, recomputation.
         schedule: Order in which stages take microbatches, "1f1b", "gpipe", "interleaved_1f1b" or
             "zero_bubble".
         stage_ranks: Devices of every stage, such as `(1, 2)`; by default equally many.
@@ -159,7 +161,7 @@ def plan(
     started = time.perf_counter()
     step_graph = _in_microbatches(_captured(step, args, step_kwargs or {}), count)
     seconds = {"capture": time.perf_counter() - started}
-    if constraints.num_stages > 1:
+    if constraints.num_stages != 1:
         return plan_pipeline(step_graph, chosen, constraints, request).plan
     return plan_graph(step_graph, chosen, shape, request, seconds=seconds)
 

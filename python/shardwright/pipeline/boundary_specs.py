@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from shardwright.errors import ConfigError
 from shardwright.pipeline.stage_graphs import StageGraphs, Transfer
 
 
-def boundary_specs(stages: StageGraphs, number: int, entry: str, exit: str) -> dict[str, str]:
-    """What `entry` and `exit` of a stage force, by input or node name of its graph.
+def boundary_specs(
+    stages: StageGraphs, number: int, entry: str, exit: str, crossing: Mapping[str, str]
+) -> dict[str, str]:
+    """What is demanded at the ends of a stage, by input or node name of its graph.
 
     Args:
         stages: all stages.
         number: of the stage.
         entry: printed spec of the largest value that the stage receives in forward; empty for any.
         exit: printed spec of the largest value that it sends in forward; empty for any.
+        crossing: printed specs by fx name of the value, as the stage receives or sends it; values
+            that it does neither with do not count.
 
     Raises:
         ConfigError: E543 when the stage receives or sends nothing.
     """
+    graph = stages.graphs[number]
+    marks = {n.meta["sent"]: n.name for n in graph.graph_module.graph.nodes if "sent" in n.meta}
+    received = {spec.name for spec in graph.inputs if spec.kind == "boundary"}
     forced = {}
+    for value, spec in crossing.items():
+        if value in received:
+            forced[value] = spec
+        elif value in marks:
+            forced[marks[value]] = spec
     if entry:
         forced[_largest(stages, "target", number, "entry").value] = entry
     if exit:
-        sent = _largest(stages, "source", number, "exit").value
-        marks = stages.graphs[number].graph_module.graph.nodes
-        forced[next(n.name for n in marks if n.meta.get("sent") == sent)] = exit
+        forced[marks[_largest(stages, "source", number, "exit").value]] = exit
     return forced
 
 

@@ -18,7 +18,7 @@ class StageConstraints:
     """Stages as a user asks for them; checked as far as that goes without the step.
 
     Attributes:
-        num_stages: how many.
+        num_stages: how many; None for as many as are fastest.
         schedule: one of `SCHEDULES`.
         boundaries: modules or nodes that begin the second, third, ... stage; None shares out the
             layers.
@@ -31,7 +31,7 @@ class StageConstraints:
         ConfigError: E520, E528.
     """
 
-    num_stages: int = 1
+    num_stages: int | None = 1
     schedule: str = "1f1b"
     boundaries: tuple[str, ...] | None = None
     stage_ranks: tuple[int, ...] | None = None
@@ -39,18 +39,19 @@ class StageConstraints:
     stages_per_rank: int = 1
 
     def __post_init__(self) -> None:
-        check_count("num_stages", self.num_stages)
+        if self.num_stages is not None:
+            check_count("num_stages", self.num_stages)
         check_count("stages_per_rank", self.stages_per_rank)
         counts, meshes = self._given_counts(), self.stage_meshes
         wrong = {
             "schedule": self.schedule not in SCHEDULES,
-            "stages_per_rank": self.num_stages % self.stages_per_rank != 0
+            "stages_per_rank": (self.num_stages or 1) % self.stages_per_rank != 0
             or (self.stages_per_rank > 1 and self.schedule != "interleaved_1f1b"),
             "stage_ranks, stage_meshes": any(
                 len(x) != self.num_groups for x in (counts, meshes) if x is not None
             ),
             "stage_boundaries": self.boundaries is not None
-            and len(self.boundaries) != self.num_stages - 1,
+            and len(self.boundaries) + 1 != self.num_stages,
         }
         if counts is not None and meshes is not None and not any(wrong.values()):
             sizes = [math.prod(mesh) for mesh in meshes]
@@ -61,7 +62,7 @@ class StageConstraints:
     @classmethod
     def given(
         cls,
-        num_stages: int,
+        num_stages: int | str,
         schedule: str,
         stage_ranks: Sequence[int] | None,
         stage_meshes: Sequence[Sequence[int]] | None,
@@ -76,21 +77,27 @@ class StageConstraints:
             ConfigError: E520, E528; E522 for a mesh that is none.
         """
         constraints = cls(
-            num_stages,
+            None if num_stages == "auto" else num_stages,  # type: ignore[arg-type]
             schedule,
             None if boundaries is None else tuple(boundaries),
             None if stage_ranks is None else tuple(stage_ranks),
             None if stage_meshes is None else tuple(tuple(mesh_of(m)) for m in stage_meshes),
             stages_per_rank,
         )
-        if num_stages > 1 and mesh is not None:
+        if constraints.num_stages != 1 and mesh is not None:
             raise wrong_stages(num_stages, ["mesh"])
         return constraints
 
     @property
     def num_groups(self) -> int:
         """Groups of ranks; stage s is on group s % num_groups."""
-        return self.num_stages // self.stages_per_rank
+        return (self.num_stages or 1) // self.stages_per_rank
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is given but how many stages there are."""
+        given = (self.boundaries, self.stage_ranks, self.stage_meshes)
+        return all(x is None for x in given)
 
     @property
     def all_devices(self) -> list[int] | None:
@@ -137,6 +144,7 @@ class StageOptions:
         entry: printed spec of the largest value that it receives in forward; empty leaves it to
             the planner.
         exit: printed spec of the largest value that it sends in forward, likewise.
+        crossing: printed specs of values that it receives or sends, by fx name in the whole graph.
     """
 
     num_devices: int
@@ -148,6 +156,23 @@ class StageOptions:
     forced: Mapping[str, str] = field(default_factory=dict)
     entry: str = ""
     exit: str = ""
+    crossing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SearchClaim:
+    """What a search for stages says of its answer, in its own model of the step's time.
+
+    Attributes:
+        model_time_us: of the stages found: the sum of the steps of the pipeline plus (B - 1) times
+            the longest (Alpa, section 5.1), transfers being steps.
+        lower_bound_us: no stages take less in this model.
+        out_of_time: whether the time limit ended the search.
+    """
+
+    model_time_us: float
+    lower_bound_us: float
+    out_of_time: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,14 +182,12 @@ class PipelineOptions:
     Attributes:
         stages: in the order of forward.
         schedule: one of `SCHEDULES`.
-        lower_bound_us: no pipeline is faster, as far as a search has proven; None without one.
-        out_of_time: whether the time limit ended that search.
+        claim: of the search that found them; None without one.
     """
 
     stages: tuple[StageOptions, ...]
     schedule: str = "1f1b"
-    lower_bound_us: float | None = None
-    out_of_time: bool = False
+    claim: SearchClaim | None = None
 
 
 def even_stages(
@@ -181,11 +204,12 @@ def even_stages(
         ConfigError: E527, E528.
     """
     counts = constraints.devices_of_groups(num_devices)
+    num_stages = constraints.num_stages or 1
     boundaries: Sequence[str] | None = constraints.boundaries
     if boundaries is None:
-        boundaries = even_starts(step_graph, constraints.num_stages)
+        boundaries = even_starts(step_graph, num_stages)
     meshes = constraints.stage_meshes or (None,) * constraints.num_groups
-    groups = [number % constraints.num_groups for number in range(constraints.num_stages)]
+    groups = [number % constraints.num_groups for number in range(num_stages)]
     stages = [
         StageOptions(counts[group], sum(counts[:group]), begin, mesh=meshes[group])
         for group, begin in zip(groups, ("", *boundaries), strict=True)
@@ -216,7 +240,7 @@ def check_count(name: str, value: object) -> None:
         )
 
 
-def wrong_stages(num_stages: int, at_fault: Sequence[str]) -> ConfigError:
+def wrong_stages(num_stages: int | None, at_fault: Sequence[str]) -> ConfigError:
     """The error for arguments that do not go together."""
     return ConfigError(
         "the step cannot be cut into stages as asked.",

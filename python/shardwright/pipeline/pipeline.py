@@ -19,7 +19,12 @@ from shardwright.lowering.program import Program
 from shardwright.lowering.table import LocalRef
 from shardwright.pipeline.boundary_specs import boundary_specs
 from shardwright.pipeline.module_names import layer_names
-from shardwright.pipeline.options import PipelineOptions, StageOptions, splits_backward
+from shardwright.pipeline.options import (
+    PipelineOptions,
+    SearchClaim,
+    StageOptions,
+    splits_backward,
+)
 from shardwright.pipeline.plan import (
     BoundaryTransfer,
     PipelineCertificate,
@@ -82,19 +87,6 @@ class PlannedTransfer:
     described: BoundaryTransfer
 
 
-@dataclass(frozen=True)
-class SearchClaim:
-    """What a search for stages says of its answer.
-
-    Attributes:
-        lower_bound_us: no pipeline is faster; None without a proof.
-        out_of_time: whether the time limit ended it.
-    """
-
-    lower_bound_us: float | None = None
-    out_of_time: bool = False
-
-
 class Pipeline:
     """A step in stages; the same object on every rank.
 
@@ -139,7 +131,7 @@ class Pipeline:
         self._planned_stages = tuple(planned)
         self._kind = kind
         self._graph_hash = graph_hash
-        self._claim = claim or SearchClaim()
+        self._claim = claim
 
     @cached_property
     def plan(self) -> PipelinePlan:
@@ -154,9 +146,7 @@ class Pipeline:
             stages=self._planned_stages,
             transfers=transfers,
             simulation=simulation,
-            certificate=pipeline_certificate(
-                simulation.time_us, self._claim.lower_bound_us, self._claim.out_of_time
-            ),
+            certificate=pipeline_certificate(simulation.time_us, self._claim),
         )
 
     @property
@@ -284,7 +274,7 @@ def build_pipeline(
             {
                 **_held_already(graph, earlier),
                 **stage.forced,
-                **boundary_specs(stages, number, stage.entry, stage.exit),
+                **boundary_specs(stages, number, stage.entry, stage.exit, stage.crossing),
             },
             in_flight,
         )
@@ -295,8 +285,9 @@ def build_pipeline(
                 plan, stage.first_rank, stage.begin, stage.layers, stage.recompute, in_flight, late
             )
         )
-    claim = SearchClaim(options.lower_bound_us, options.out_of_time)
-    return Pipeline(stages, planned, options.schedule, cluster, step_graph.hash(), claim)
+    return Pipeline(
+        stages, planned, options.schedule, cluster, step_graph.hash(), options.claim
+    )
 
 
 def lower_pipeline(step_graph: StepGraph, plan: PipelinePlan) -> Pipeline:
@@ -313,7 +304,7 @@ def lower_pipeline(step_graph: StepGraph, plan: PipelinePlan) -> Pipeline:
     stages = split_stages(
         step_graph, plan.boundaries, splits_backward=splits_backward(plan.schedule)
     )
-    claim = SearchClaim(plan.certificate.lower_bound_us, plan.certificate.status == "time_limit")
+    claim = plan.certificate.claim
     return Pipeline(stages, plan.stages, plan.schedule, plan.cluster, plan.graph_hash, claim)
 
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.cluster import Cluster
+from shardwright.pipeline.options import SearchClaim
 from shardwright.plan import Plan, TensorSharding, plain
 
 if TYPE_CHECKING:
@@ -139,16 +140,26 @@ class PipelineCertificate:
 
     Attributes:
         time_us: The simulated time.
-        lower_bound_us: No pipeline is faster, as far as a search has proven; None without one.
-        gap: (time - lower bound) / time; None without a bound.
-        status: "optimal" when the gap is 0, "time_limit" when time ended the search, else
-            "feasible".
+        model_time_us: What the search that found the stages takes it for (see
+            `pipeline.options.SearchClaim`); None without a search.
+        lower_bound_us: No stages take less in the model of that search; None without one.
+        gap: (model time - lower bound) / model time; None without a search.
+        status: "optimal" when the gap is 0: no other stages are better in the model. "time_limit"
+            when time ended the search, else "feasible".
     """
 
     time_us: float
+    model_time_us: float | None
     lower_bound_us: float | None
     gap: float | None
     status: Literal["optimal", "feasible", "time_limit"]
+
+    @property
+    def claim(self) -> SearchClaim | None:
+        """Of the search; None without one."""
+        if self.model_time_us is None or self.lower_bound_us is None:
+            return None
+        return SearchClaim(self.model_time_us, self.lower_bound_us, self.status == "time_limit")
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,8 +7,14 @@ from collections.abc import Callable
 
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
-from shardwright.pipeline.options import PipelineOptions, StageConstraints, even_stages
+from shardwright.pipeline.options import (
+    PipelineOptions,
+    StageConstraints,
+    even_stages,
+    wrong_stages,
+)
 from shardwright.pipeline.pipeline import Pipeline, StageRequest, build_pipeline
+from shardwright.pipeline.search import can_search, search_stages
 from shardwright.plan import Plan
 from shardwright.planning import SearchRequest, match_forced, plan_graph
 
@@ -31,23 +37,32 @@ def plan_pipeline(
         cluster: The machines; all devices are used.
         constraints: The stages as they were asked for.
         request: Limits of the searches; the time is for all stages together.
-        choose: Chooses the stages; by default they are even where nothing is asked for.
+        choose: Chooses the stages; by default they are searched where nothing but their number is
+            asked for, and even where the rest is.
 
     Raises:
         ConfigError: E527, E528; PlanError: E334, E335; InfeasibleError: E206; and what planning a
             stage raises.
     """
-    options = (choose or choose_even)(step_graph, cluster, constraints, request)
+    options = (choose or choose_stages)(step_graph, cluster, constraints, request)
     return plan_options(step_graph, options, cluster, request)
 
 
-def choose_even(
+def choose_stages(
     step_graph: StepGraph,
     cluster: Cluster,
     constraints: StageConstraints,
     request: SearchRequest,
 ) -> PipelineOptions:
-    """The stages as asked for, the rest shared out evenly."""
+    """The stages that a search finds, or as asked for, the rest shared out evenly.
+
+    Raises:
+        ConfigError: E528 when the number of stages is open and they cannot be searched.
+    """
+    if can_search(constraints, cluster):
+        return search_stages(step_graph, cluster, constraints, request)
+    if constraints.num_stages is None:
+        raise wrong_stages(None, ["schedule, or a cluster of hosts that are no power of two"])
     return even_stages(step_graph, constraints, cluster.num_devices)
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.errors import ConfigError, InternalError
+from shardwright.pipeline.options import SearchClaim
 from shardwright.pipeline.plan import (
     BoundaryTransfer,
     PipelineCertificate,
@@ -146,33 +147,29 @@ def simulated_step(
     )
 
 
-def pipeline_certificate(
-    time_us: float, lower_bound_us: float | None, out_of_time: bool
-) -> PipelineCertificate:
+def pipeline_certificate(time_us: float, claim: SearchClaim | None) -> PipelineCertificate:
     """What may be claimed of a pipeline of this time.
 
     Args:
         time_us: simulated.
-        lower_bound_us: of a search; None without one.
-        out_of_time: whether the time limit ended that search.
+        claim: of the search that found the stages; None without one.
 
     Raises:
         InternalError: E930 for a bound above the time.
     """
-    gap = None
-    if lower_bound_us is not None:
-        if lower_bound_us > time_us:
-            raise InternalError(
-                "the claimed bound is above the time of the pipeline.",
-                code="E930",
-                values=[f"bound {lower_bound_us} us, time {time_us} us"],
-                advice="report this with the model and the cluster",
-            )
-        gap = (time_us - lower_bound_us) / time_us if time_us else 0.0
-    if gap == 0:
-        return PipelineCertificate(time_us, lower_bound_us, gap, "optimal")
-    status = "time_limit" if out_of_time else "feasible"
-    return PipelineCertificate(time_us, lower_bound_us, gap, status)  # type: ignore[arg-type]
+    if claim is None:
+        return PipelineCertificate(time_us, None, None, None, "feasible")
+    model, bound = claim.model_time_us, claim.lower_bound_us
+    if bound > model:
+        raise InternalError(
+            "the claimed bound is above the time of the pipeline.",
+            code="E930",
+            values=[f"bound {bound} us, time {model} us"],
+            advice="report this with the model and the cluster",
+        )
+    gap = (model - bound) / model if model else 0.0
+    status = "optimal" if gap == 0 else "time_limit" if claim.out_of_time else "feasible"
+    return PipelineCertificate(time_us, model, bound, gap, status)  # type: ignore[arg-type]
 
 
 def _exchange_us(transfers: Sequence[BoundaryTransfer], when: str) -> float:

@@ -1,0 +1,87 @@
+"""Stages found by search: which layers, devices, meshes, boundary specs, and what is recomputed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwright import _core
+from shardwright.capture.step_graph import StepGraph
+from shardwright.cluster import Cluster
+from shardwright.graph_table import to_core_graph
+from shardwright.pipeline.layers import Layers, find_layers, table_nodes
+from shardwright.pipeline.options import (
+    PipelineOptions,
+    SearchClaim,
+    StageConstraints,
+    StageOptions,
+)
+from shardwright.planning import SearchRequest
+from shardwright.rules import rule_registry
+
+# Share of the time limit for the stages; the rest is for the plans of the stages found.
+_SHARE = 0.5
+
+
+def can_search(constraints: StageConstraints, cluster: Cluster) -> bool:
+    """Whether the stages are open, and the search knows submeshes and schedule.
+
+    It knows hosts of a power of two of devices, and all schedules but the interleaved one.
+    """
+    is_power = cluster.devices_per_host & (cluster.devices_per_host - 1) == 0
+    is_known = constraints.schedule in ("gpipe", "1f1b", "zero_bubble")
+    return constraints.is_open and is_known and is_power and not cluster.abstract_axes
+
+
+def search_stages(
+    step_graph: StepGraph,
+    cluster: Cluster,
+    constraints: StageConstraints,
+    request: SearchRequest,
+) -> PipelineOptions:
+    """The stages of least time in the model of csrc/plan/pipeline_search.h.
+
+    Args:
+        step_graph: In microbatches.
+        cluster: The machines; all devices are used.
+        constraints: Number of stages, and schedule.
+        request: Memory and time.
+
+    Raises:
+        InfeasibleError: E205 when no stages fit.
+        PlanError: E334 when the step cannot run in stages.
+    """
+    layers = find_layers(step_graph)
+    found = _core.search_pipeline(
+        to_core_graph(step_graph),
+        _layers_of(step_graph, layers),
+        registry=rule_registry(),
+        cluster=cluster.to_core(),
+        num_microbatches=step_graph.num_microbatches,
+        schedule=constraints.schedule,
+        num_stages=constraints.num_stages,
+        memory_limit_bytes=request.memory_limit_bytes,
+        time_limit_s=request.time_limit_s * _SHARE,
+    )
+    return PipelineOptions(
+        tuple(_stage(stage, layers) for stage in found["stages"]),
+        constraints.schedule,
+        SearchClaim(found["time_us"], found["lower_bound_us"], found["status"] != "optimal"),
+    )
+
+
+def _layers_of(step_graph: StepGraph, layers: Layers) -> list[int]:
+    return [layers.of(node.name) for node in table_nodes(step_graph)]
+
+
+def _stage(found: Mapping[str, Any], layers: Layers) -> StageOptions:
+    begin, end = found["begin"], found["end"]
+    return StageOptions(
+        found["num_hosts"] * found["devices_per_host"],
+        found["first_device"],
+        layers.begins[begin - 1] if begin > 0 else "",
+        tuple(layers.begins[layer - 1] for layer in range(begin + 1, end)),
+        tuple(found["mesh_shape"]),
+        found["recomputed"],
+        crossing=found["specs"],
+    )
