@@ -1,5 +1,5 @@
-// What every range of layers costs as a stage: tables of layers joined by min-plus products over the
-// specs at the boundaries between them.
+// What every range of layers costs as a stage: tables of layers joined by min-plus products over
+// the specs at the boundaries between them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace shardwright {
 struct StageMesh {
   int submesh = 0;  // index into the shapes of the search
   std::vector<int> mesh_shape;
-  bool recomputed = false;  // backward computes the layers' forward again
+  bool recomputed = false;         // backward computes the layers' forward again
   std::vector<LayerTable> tables;  // by class of layer
 };
 
@@ -51,7 +51,9 @@ class LayerSequences {
   int of(int begin, int end) const;
   // The sequence without its last layer, -1 for none, and the class of that layer. Smaller than the
   // sequence itself.
-  std::pair<int, int> step(int sequence) const { return steps_[static_cast<std::size_t>(sequence)]; }
+  std::pair<int, int> step(int sequence) const {
+    return steps_[static_cast<std::size_t>(sequence)];
+  }
   int lengthOf(int sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
 
  private:

@@ -231,7 +231,8 @@ class StageGraphBuilder {
         const Crossing& exit = there.crossings[c];
         if (exit.before != before) continue;
         const double cost = time + node.crossing.time + exit.time;
-        if (cost <= cap) visit(DeviceArc{cost, cost, nodeOf(end, c, level), group.devices}, best_kind);
+        if (cost <= cap)
+          visit(DeviceArc{cost, cost, nodeOf(end, c, level), group.devices}, best_kind);
       }
     }
   }

@@ -105,8 +105,8 @@ PortPrice portPrice(const BoundaryTensors& tensors, const StagePorts::Port& from
     const bool leaves_host = first / cluster.devices_per_host > 0;
     const Link& link = leaves_host ? cluster.inter_host : cluster.intra_host;
     if (tensors.other_bytes == 0) return {};
-    const double time = static_cast<double>(tensors.other_bytes) / link.bandwidth_bytes_per_us +
-                        link.latency_us;
+    const double time =
+        static_cast<double>(tensors.other_bytes) / link.bandwidth_bytes_per_us + link.latency_us;
     return {time, time};
   }
   const Submesh source_mesh = submeshAt(from.mesh_shape, 0, cluster);
@@ -115,10 +115,9 @@ PortPrice portPrice(const BoundaryTensors& tensors, const StagePorts::Port& from
       oneWayUs(tensors, tensors.dtype, from, source_mesh, to, target_mesh, cluster);
   // The gradient lies as the value it belongs to on either side.
   const TensorMeta main{tensors.shape, tensors.dtype};
-  const double back =
-      tensors.has_gradient
-          ? oneWayUs(tensors, tensors.gradient_dtype, to, target_mesh, from, source_mesh, cluster)
-          : 0;
+  const double back = tensors.has_gradient ? oneWayUs(tensors, tensors.gradient_dtype, to,
+                                                      target_mesh, from, source_mesh, cluster)
+                                           : 0;
   const double bytes = static_cast<double>(main.bytes()) * (tensors.has_gradient ? 2 : 1);
   const double factor = 1 + static_cast<double>(tensors.other_bytes) / bytes;
   return {(there + back) * factor, std::max(there, back) * factor};

@@ -1,5 +1,5 @@
-// Ports: the distinct ways in which a tensor lies on a submesh at a boundary between stages, whatever
-// logical mesh and spec say so; and what it costs to go from port to port.
+// Ports: the distinct ways in which a tensor lies on a submesh at a boundary between stages,
+// whatever logical mesh and spec say so; and what it costs to go from port to port.
 #pragma once
 
 #include <cstdint>

@@ -46,6 +46,18 @@ double StageTables::timeOf(const StageCost& cost) const {
   return cost.forward_us + cost.backward_us + cost.update_us / options_.num_microbatches;
 }
 
+// Of what layers [begin, end) send others once per step.
+double StageTables::leavingUs(int begin, int end) const {
+  const auto is_inside = [&](int layer) { return begin <= layer && layer < end; };
+  double sum = 0;
+  for (const StepTransfer& transfer : options_.step_transfers) {
+    if (is_inside(transfer.source) && !std::ranges::all_of(transfer.targets, is_inside)) {
+      sum += transfer.time_us;
+    }
+  }
+  return sum;
+}
+
 void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
                               const std::vector<StageMesh>& meshes) {
   ways_.assign(problem_.submeshes.size(),
@@ -67,8 +79,7 @@ void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
       for (int sequence = 0; sequence < sequences_.numSequences(); ++sequence) {
         const auto [front, last] = sequences_.step(sequence);
         first_class.push_back(front < 0 ? last : first_class[static_cast<std::size_t>(front)]);
-        const std::vector<int>& entries =
-            entry_ports[static_cast<std::size_t>(first_class.back())];
+        const std::vector<int>& entries = entry_ports[static_cast<std::size_t>(first_class.back())];
         const std::vector<int>& exits = exit_ports[static_cast<std::size_t>(last)];
         for (std::size_t entry = 0; entry < entries.size(); ++entry) {
           for (std::size_t exit = 0; exit < exits.size(); ++exit) {
@@ -123,9 +134,8 @@ void StageTables::prune(std::vector<StageWay>& ways) const {
     const auto bytes = [&](const StageWay& way) {
       return way.cost.heldBytes() + options_.typical_in_flight * way.cost.saved_bytes;
     };
-    std::stable_sort(kept.begin() + 1, kept.end(), [&](const StageWay& a, const StageWay& b) {
-      return bytes(a) < bytes(b);
-    });
+    std::stable_sort(kept.begin() + 1, kept.end(),
+                     [&](const StageWay& a, const StageWay& b) { return bytes(a) < bytes(b); });
     std::vector<StageWay> few = {kept.front()};
     const std::size_t others = options_.most_ways - 1;
     for (std::size_t index = 0; index < others; ++index) {
@@ -141,6 +151,12 @@ void StageTables::prune(std::vector<StageWay>& ways) const {
 
 void StageTables::addKinds() {
   const auto num_ports = static_cast<std::size_t>(ports_.numPorts());
+  RangeTable<double> leaving_us(problem_.num_layers, 0);
+  for (int begin = 0; begin < problem_.num_layers; ++begin) {
+    for (int end = begin + 1; end <= problem_.num_layers; ++end) {
+      leaving_us.at(begin, end) = leavingUs(begin, end) / options_.num_microbatches;
+    }
+  }
   for (std::size_t submesh = 0; submesh < ways_.size(); ++submesh) {
     std::map<std::size_t, std::size_t> variants;
     for (const Ways& groups : ways_[submesh]) {
@@ -150,10 +166,9 @@ void StageTables::addKinds() {
     }
     for (const auto& [key, count] : variants) {
       for (std::size_t variant = 0; variant < count; ++variant) {
-        problem_.kinds.push_back({static_cast<std::int32_t>(submesh),
-                                  static_cast<std::int32_t>(key / num_ports),
-                                  static_cast<std::int32_t>(key % num_ports),
-                                  static_cast<std::int32_t>(variant)});
+        problem_.kinds.push_back(
+            {static_cast<std::int32_t>(submesh), static_cast<std::int32_t>(key / num_ports),
+             static_cast<std::int32_t>(key % num_ports), static_cast<std::int32_t>(variant)});
         group_of_kind_.push_back(key);
         RangeTable<double> times(problem_.num_layers, kImpossible);
         StageMemory memory{RangeTable<std::int64_t>(problem_.num_layers, 0),
@@ -165,7 +180,7 @@ void StageTables::addKinds() {
             const auto found = groups.find(key);
             if (found == groups.end() || found->second.size() <= variant) continue;
             const StageCost& cost = found->second[variant].cost;
-            times.at(begin, end) = timeOf(cost);
+            times.at(begin, end) = timeOf(cost) + leaving_us.at(begin, end);
             memory.fixed_bytes.at(begin, end) = cost.heldBytes();
             memory.per_microbatch_bytes.at(begin, end) = cost.saved_bytes;
           }

@@ -18,10 +18,18 @@ struct BoundaryDims {
   std::size_t exit = 0;
 };
 
+// A value that goes from one layer to others once per step: a tied weight, a sum of gradients.
+struct StepTransfer {
+  int source = 0;
+  std::vector<int> targets;  // layers
+  double time_us = 0;
+};
+
 struct StageTableOptions {
   int num_microbatches = 1;
   std::optional<std::int64_t> memory_limit_bytes = {};
   std::size_t num_prices = 1;  // of memory, in the layers' tables
+  std::vector<StepTransfer> step_transfers = {};
   // Most ways kept for one pair of ports and one range of layers; of more, the fastest, the
   // smallest, and what lies evenly between them.
   std::size_t most_ways = 3;
@@ -44,11 +52,11 @@ class StageTables {
  public:
   // Kinds are pairs of ports of one submesh, so many variants each; a variant of a range is one of
   // the ways that no other is better than in time and memory. The time of a stage is that of
-  // forward and backward, and its share of the update. Contract: `dims` and the meshes' tables
+  // forward and backward, and its share of the update and of what it sends other stages once per
+  // step. Contract: `dims` and the meshes' tables
   // are by class of layer as in `sequences`; boundary_tensors is by layer, entry 0 not read.
   StageTables(const LayerSequences& sequences, const std::vector<BoundaryDims>& dims,
-              const std::vector<StageMesh>& meshes,
-              const std::vector<SubmeshShape>& submeshes,
+              const std::vector<StageMesh>& meshes, const std::vector<SubmeshShape>& submeshes,
               const std::vector<BoundaryTensors>& boundary_tensors, const Cluster& cluster,
               const StageTableOptions& options);
 
@@ -65,13 +73,14 @@ class StageTables {
   void addKinds();
   void addBoundaries(const std::vector<BoundaryTensors>& tensors, const Cluster& cluster);
   double timeOf(const StageCost& cost) const;
+  double leavingUs(int begin, int end) const;
   void prune(std::vector<StageWay>& ways) const;
 
   const LayerSequences& sequences_;
   const StageTableOptions options_;
   StagePorts ports_;
-  std::vector<std::vector<Ways>> ways_;    // [submesh][sequence]
-  std::vector<std::size_t> group_of_kind_; // key of Ways
+  std::vector<std::vector<Ways>> ways_;     // [submesh][sequence]
+  std::vector<std::size_t> group_of_kind_;  // key of Ways
   StageProblem problem_;
 };
 

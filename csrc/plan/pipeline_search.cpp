@@ -46,8 +46,7 @@ LayerVariants layersOf(const LayeredGraph& step, const LayeredGraph* recomputed)
   }
   std::map<std::pair<int, int>, int> known;
   for (std::size_t layer = 0; layer < layers.plain.layers.size(); ++layer) {
-    const int second =
-        layers.recomputed ? layers.recomputed->layers.at(layer).layer_class : -1;
+    const int second = layers.recomputed ? layers.recomputed->layers.at(layer).layer_class : -1;
     const std::pair<int, int> both = {layers.plain.layers[layer].layer_class, second};
     const auto [found, is_new] = known.try_emplace(both, static_cast<int>(known.size()));
     if (is_new) layers.classes.push_back(both);
@@ -88,7 +87,8 @@ class PipelineSearch {
     StageTables tables(sequences, boundaryDims(), meshes, submeshes_, boundaryTensors(), cluster_,
                        {.num_microbatches = options_.num_microbatches,
                         .memory_limit_bytes = limit_,
-                        .num_prices = numPrices()});
+                        .num_prices = numPrices(),
+                        .step_transfers = stepTransfers()});
     StageProblem& problem = tables.problem();
     problem.schedule = options_.schedule;
     problem.num_stages = options_.num_stages;
@@ -131,9 +131,8 @@ class PipelineSearch {
       for (const LayerCost& cost :
            tables[static_cast<std::size_t>(layer.layer_class)].costs.front()) {
         if (!cost.possible) continue;
-        least = std::min(least,
-                         options_.num_microbatches * (cost.forward_us + cost.backward_us) +
-                             cost.update_us);
+        least = std::min(least, options_.num_microbatches * (cost.forward_us + cost.backward_us) +
+                                    cost.update_us);
       }
       sum += least;
     }
@@ -222,6 +221,19 @@ class PipelineSearch {
     return tensors;
   }
 
+  // Once per step and through one host's NIC, or one device's port where there is one host.
+  std::vector<StepTransfer> stepTransfers() const {
+    const Link& link = cluster_.num_hosts > 1 ? cluster_.inter_host : cluster_.intra_host;
+    std::vector<StepTransfer> transfers;
+    for (const CrossingValue& value : layers_.plain.crossings) {
+      if (value.phase != Phase::kUpdate || value.targets.empty()) continue;
+      const double time =
+          static_cast<double>(value.bytes) / link.bandwidth_bytes_per_us + link.latency_us;
+      transfers.push_back({value.source, value.targets, time});
+    }
+    return transfers;
+  }
+
   FoundStage stageOf(const StageTables& tables, const std::vector<StageMesh>& meshes,
                      const StageAnswer& found, std::size_t index) const {
     const PlannedStage& planned = found.stages[index];
@@ -233,14 +245,13 @@ class PipelineSearch {
     stage.submesh = submeshes_[static_cast<std::size_t>(mesh.submesh)];
     stage.mesh_shape = mesh.mesh_shape;
     stage.recomputed = mesh.recomputed;
-    stage.microbatches_in_flight = microbatchesInFlight(
-        options_.schedule, static_cast<int>(found.stages.size() - index) - 1,
-        static_cast<int>(found.stages.size()), options_.num_microbatches);
+    stage.microbatches_in_flight =
+        microbatchesInFlight(options_.schedule, static_cast<int>(found.stages.size() - index) - 1,
+                             static_cast<int>(found.stages.size()), options_.num_microbatches);
     stage.forward_us = way.cost.forward_us;
     stage.backward_us = way.cost.backward_us;
     stage.update_us = way.cost.update_us;
-    stage.memory_bytes =
-        way.cost.heldBytes() + stage.microbatches_in_flight * way.cost.saved_bytes;
+    stage.memory_bytes = way.cost.heldBytes() + stage.microbatches_in_flight * way.cost.saved_bytes;
     const auto table = [&](int layer) -> const LayerTable& {
       return mesh.tables[static_cast<std::size_t>(
           layers_.class_of_layer[static_cast<std::size_t>(layer)])];

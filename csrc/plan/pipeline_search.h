@@ -75,10 +75,11 @@ struct PipelineAnswer {
 //
 // Layers of one class are priced once per logical mesh, for all pairs of specs at their two ends
 // (interop/layer_costs.h); ranges of layers are joined by min-plus products
-// (interop/stage_costs.h); the search over stages, ports and variants is exact (interop/stage_dp.h).
-// What the model leaves out: at most max_specs specs per boundary and mesh; activation and gradient
-// lie alike; no pending sums at boundaries between layers; memory is that of a few prices of a byte,
-// and the most transient bytes of any layer are added to what is held throughout.
+// (interop/stage_costs.h); the search over stages, ports and variants is exact
+// (interop/stage_dp.h). What the model leaves out: at most max_specs specs per boundary and mesh;
+// activation and gradient lie alike; no pending sums at boundaries between layers; memory is that
+// of a few prices of a byte, and the most transient bytes of any layer are added to what is held
+// throughout.
 //
 // Throws InfeasibleError [E205] when nothing fits, ProblemError [E221] for options that make no
 // sense, ClusterError [E358] for an abstract cluster.

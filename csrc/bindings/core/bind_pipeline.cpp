@@ -52,8 +52,8 @@ py::dict toDict(const PipelineAnswer& answer) {
 
 py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Graph* recomputed,
                           std::vector<int> recomputed_layers, const RuleRegistry& registry,
-                          const Cluster& cluster, int num_microbatches,
-                          const std::string& schedule, std::optional<int> num_stages,
+                          const Cluster& cluster, int num_microbatches, const std::string& schedule,
+                          std::optional<int> num_stages,
                           std::optional<std::int64_t> memory_limit_bytes,
                           const std::vector<std::pair<int, int>>& submeshes, int max_specs,
                           double time_limit_s) {

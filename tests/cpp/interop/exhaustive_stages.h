@@ -11,8 +11,8 @@ namespace shardwright::testing {
 
 struct RandomStageOptions {
   int most_layers = 7;
-  bool with_boundaries = false;  // costs and specs at boundaries
-  bool with_memory = false;      // memory and a variant that recomputes
+  bool with_boundaries = false;   // costs and specs at boundaries
+  bool with_memory = false;       // memory and a variant that recomputes
   bool with_stage_count = false;  // every other problem says how many stages
 };
 

@@ -53,10 +53,10 @@ TEST(StagePorts, ThePriceIsThatOfBothTransfers) {
   const Submesh first = makeSubmesh({2}, {0, 1}, cluster);
   const Submesh second = makeSubmesh({2}, {2, 3}, cluster);
   const TensorAtoms atoms = wholeDims({8, 100});
-  const double there = transferCostUs(atoms, DType::kFloat32, split.spec, first, whole.spec, second,
-                                      cluster);
-  const double back = transferCostUs(atoms, DType::kFloat32, whole.spec, second, split.spec, first,
-                                     cluster);
+  const double there =
+      transferCostUs(atoms, DType::kFloat32, split.spec, first, whole.spec, second, cluster);
+  const double back =
+      transferCostUs(atoms, DType::kFloat32, whole.spec, second, split.spec, first, cluster);
   EXPECT_DOUBLE_EQ(price.time_us, there + back);
   EXPECT_DOUBLE_EQ(price.link_us, std::max(there, back));
   // As many other bytes again double it; shapes that a port does not fit are impossible.
@@ -88,6 +88,7 @@ struct RandomLayers {
   std::vector<BoundaryTensors> tensors;
   std::vector<SubmeshShape> submeshes = {{1, 1}, {1, 2}, {2, 2}};
   std::vector<StageMesh> meshes;
+  std::vector<StepTransfer> step_transfers;
 };
 
 constexpr int kMicrobatches = 6;
@@ -123,9 +124,14 @@ RandomLayers randomLayers(std::mt19937_64& random, std::size_t num_prices) {
   const std::size_t length = 2 + random() % 3;
   for (std::size_t layer = 0; layer < length; ++layer) {
     layers.classes.push_back(layer == 0 ? 0 : layer + 1 == length ? 2 : 1);
-    layers.tensors.push_back({{8, 4}, DType::kFloat32, random() % 2 == 0, DType::kFloat32,
+    layers.tensors.push_back({{8, 4},
+                              DType::kFloat32,
+                              random() % 2 == 0,
+                              DType::kFloat32,
                               static_cast<std::int64_t>(random() % 2 * 64)});
   }
+  const int last = static_cast<int>(length) - 1;
+  layers.step_transfers = {{0, {last}, static_cast<double>(random() % 100)}, {last, {0, 1}, 9}};
   layers.dims = {{0, 2}, {2, 2}, {2, 0}};
   const std::vector<std::pair<int, std::vector<int>>> shapes = {
       {0, {1}}, {1, {2}}, {2, {4}}, {2, {2, 2}}};
@@ -173,8 +179,7 @@ class Exhaustion {
     for (std::size_t exit = 0; exit < table.exit_specs.size(); ++exit) {
       const LayerCost& cost = table.at(0, entry, exit);
       if (!cost.possible) continue;
-      const double all =
-          time + cost.forward_us + cost.backward_us + cost.update_us / kMicrobatches;
+      const double all = time + cost.forward_us + cost.backward_us + cost.update_us / kMicrobatches;
       if (layer + 1 == end) {
         found.emplace_back(all, exit);
       } else {
@@ -195,8 +200,8 @@ class Exhaustion {
     for (const StageMesh& mesh : layers_.meshes) {
       const SubmeshShape& shape = layers_.submeshes[static_cast<std::size_t>(mesh.submesh)];
       if (devices + shape.numDevices() > cluster_.numDevices()) continue;
-      const LayerTable& first = mesh.tables[static_cast<std::size_t>(
-          layers_.classes[static_cast<std::size_t>(layer)])];
+      const LayerTable& first =
+          mesh.tables[static_cast<std::size_t>(layers_.classes[static_cast<std::size_t>(layer)])];
       for (std::size_t entry = 0; entry < first.entry_specs.size(); ++entry) {
         PortPrice price;
         if (before != nullptr) {
@@ -210,7 +215,13 @@ class Exhaustion {
           ways(mesh, layer, end, entry, 0, found);
           const LayerTable& last = mesh.tables[static_cast<std::size_t>(
               layers_.classes[static_cast<std::size_t>(end - 1)])];
-          for (const auto& [time, exit] : found) {
+          for (auto& [time, exit] : found) {
+            for (const StepTransfer& transfer : layers_.step_transfers) {
+              const auto inside = [&](int at) { return layer <= at && at < end; };
+              bool all = true;
+              for (const int target : transfer.targets) all = all && inside(target);
+              if (inside(transfer.source) && !all) time += transfer.time_us / kMicrobatches;
+            }
             extend(end, devices + shape.numDevices(), sum + price.time_us + time,
                    std::max({longest, price.link_us, time}), &mesh, last.exit_specs[exit]);
           }
@@ -231,8 +242,9 @@ TEST(StageTables, TheSearchOverThemIsExhaustive) {
   for (int trial = 0; trial < 200; ++trial) {
     const RandomLayers layers = randomLayers(random, 1);
     const LayerSequences sequences(layers.classes);
-    const StageTables tables(sequences, layers.dims, layers.meshes, layers.submeshes,
-                             layers.tensors, cluster, {.num_microbatches = kMicrobatches});
+    const StageTables tables(
+        sequences, layers.dims, layers.meshes, layers.submeshes, layers.tensors, cluster,
+        {.num_microbatches = kMicrobatches, .step_transfers = layers.step_transfers});
     const StageAnswer answer = searchStages(tables.problem());
     const double best = Exhaustion(layers, cluster).run();
     if (answer.stages.empty()) {
@@ -245,8 +257,8 @@ TEST(StageTables, TheSearchOverThemIsExhaustive) {
       const StageWay& way = tables.way(stage.begin, stage.end, stage.kind);
       const StageCost& cost = way.cost;
       const auto kind = static_cast<std::size_t>(stage.kind);
-      EXPECT_DOUBLE_EQ(tables.problem().times[kind].at(stage.begin, stage.end),
-                       cost.forward_us + cost.backward_us + cost.update_us / kMicrobatches);
+      EXPECT_GE(tables.problem().times[kind].at(stage.begin, stage.end),
+                cost.forward_us + cost.backward_us + cost.update_us / kMicrobatches - 1e-9);
     }
   }
   EXPECT_GT(possible, 150);
