@@ -8,8 +8,8 @@ from typing import Any
 from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
-from shardwright.graph_table import to_core_graph
-from shardwright.pipeline.layers import Layers, find_layers, table_nodes
+from shardwright.graph_table import table_nodes, to_core_graph
+from shardwright.pipeline.layers import Layers, find_layers
 from shardwright.pipeline.options import (
     PipelineOptions,
     SearchClaim,
@@ -71,7 +71,7 @@ def search_stages(
 
 
 def _layers_of(step_graph: StepGraph, layers: Layers) -> list[int]:
-    return [layers.of(node.name) for node in table_nodes(step_graph)]
+    return [layers.of(node.name) for node in table_nodes(step_graph.graph_module)]
 
 
 def _stage(found: Mapping[str, Any], layers: Layers) -> StageOptions:

@@ -95,7 +95,9 @@ constexpr int kMicrobatches = 6;
 
 LayerTable randomTable(std::mt19937_64& random, std::vector<ShardingSpec> entries,
                        std::vector<ShardingSpec> exits, std::size_t num_prices, int devices) {
-  LayerTable table{std::move(entries), std::move(exits), {}};
+  LayerTable table;
+  table.entry_specs = std::move(entries);
+  table.exit_specs = std::move(exits);
   const auto draw = [&](int most) { return static_cast<std::int64_t>(random() % unsigned(most)); };
   for (std::size_t price = 0; price < num_prices; ++price) {
     std::vector<LayerCost>& costs = table.costs.emplace_back();
