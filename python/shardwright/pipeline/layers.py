@@ -116,9 +116,7 @@ def even_starts(step_graph: StepGraph, num_stages: int) -> tuple[str, ...]:
     Raises:
         ConfigError: E527 when the step cannot be cut into so many stages.
     """
-    layers = find_layers(step_graph)
-    if len(layers) < num_stages:
-        layers = _exactly(step_graph, num_stages)
+    layers = layers_for(step_graph, num_stages)
     # cost[i]: of the best cut of the first i layers, by stages: (largest, sum of squares, cuts).
     before = layers.starts
     cost: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
@@ -138,14 +136,22 @@ def even_starts(step_graph: StepGraph, num_stages: int) -> tuple[str, ...]:
     return tuple(layers.begins[end - 1] for end in cuts[:-1])
 
 
-def _exactly(step_graph: StepGraph, num_layers: int) -> Layers:
+def layers_for(step_graph: StepGraph, num_stages: int) -> Layers:
+    """The layers of a step that is to run in so many stages: as found, or that many.
+
+    Raises:
+        ConfigError: E527 when the step cannot be cut into so many stages.
+    """
+    layers = find_layers(step_graph)
+    if len(layers) >= num_stages:
+        return layers
     try:
-        return find_layers(step_graph, num_layers)
+        return find_layers(step_graph, num_stages)
     except ProblemError as error:
         raise ConfigError(
             "the step cannot be cut into so many stages.",
             code="E527",
-            values=[f"num_stages: {num_layers}", *str(error).splitlines()[1:2]],
+            values=[f"num_stages: {num_stages}", *str(error).splitlines()[1:2]],
             advice="fewer stages, or stage_boundaries=[...] with what begins each",
         ) from error
 

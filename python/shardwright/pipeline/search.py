@@ -9,7 +9,7 @@ from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
 from shardwright.graph_table import table_nodes, to_core_graph
-from shardwright.pipeline.layers import Layers, find_layers
+from shardwright.pipeline.layers import Layers, layers_for
 from shardwright.pipeline.options import (
     PipelineOptions,
     SearchClaim,
@@ -28,6 +28,8 @@ def can_search(constraints: StageConstraints, cluster: Cluster) -> bool:
 
     It knows hosts of a power of two of devices, and all schedules but the interleaved one.
     """
+    if (constraints.num_stages or 1) > cluster.num_devices:
+        return False
     is_power = cluster.devices_per_host & (cluster.devices_per_host - 1) == 0
     is_known = constraints.schedule in ("gpipe", "1f1b", "zero_bubble")
     return constraints.is_open and is_known and is_power and not cluster.abstract_axes
@@ -48,10 +50,11 @@ def search_stages(
         request: Memory and time.
 
     Raises:
+        ConfigError: E527 when the step cannot be cut into so many stages.
         InfeasibleError: E205 when no stages fit.
         PlanError: E334 when the step cannot run in stages.
     """
-    layers = find_layers(step_graph)
+    layers = layers_for(step_graph, constraints.num_stages or 1)
     found = _core.search_pipeline(
         to_core_graph(step_graph),
         _layers_of(step_graph, layers),
