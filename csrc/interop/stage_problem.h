@@ -93,8 +93,8 @@ struct StageProblem {
 };
 
 // Throws ProblemError [E221] where the tables contradict each other: sizes, indices, NaN or
-// negative numbers, shapes that do not tile, counts below 1, more stages than layers, interleaved schedules (which place
-// stages otherwise).
+// negative numbers, shapes that do not tile, counts below 1, more stages than layers, interleaved
+// schedules (which place stages otherwise).
 void validate(const StageProblem& problem);
 
 }  // namespace shardwright

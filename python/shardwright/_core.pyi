@@ -828,6 +828,25 @@ def search_stages(
     time_limit_s: float,
 ) -> dict[str, Any]: ...
 
+# --- pipeline: see shardwright.pipeline.search ---
+
+def search_pipeline(
+    graph: Graph,
+    layers: Sequence[int],
+    *,
+    recomputed: Graph | None = None,
+    recomputed_layers: Sequence[int] = (),
+    registry: RuleRegistry,
+    cluster: Cluster,
+    num_microbatches: int,
+    schedule: str,
+    num_stages: int | None = None,
+    memory_limit_bytes: int | None = None,
+    submeshes: Sequence[tuple[int, int]] = (),
+    max_specs: int = 4,
+    time_limit_s: float = 60.0,
+) -> dict[str, Any]: ...
+
 # --- solve: see shardwright.solve ---
 
 def solve_problem(

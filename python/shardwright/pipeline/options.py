@@ -85,7 +85,7 @@ class StageConstraints:
             stages_per_rank,
         )
         if constraints.num_stages != 1 and mesh is not None:
-            raise wrong_stages(num_stages, ["mesh"])
+            raise wrong_stages(constraints.num_stages, ["mesh"])
         return constraints
 
     @property

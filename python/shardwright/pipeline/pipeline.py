@@ -285,9 +285,7 @@ def build_pipeline(
                 plan, stage.first_rank, stage.begin, stage.layers, stage.recompute, in_flight, late
             )
         )
-    return Pipeline(
-        stages, planned, options.schedule, cluster, step_graph.hash(), options.claim
-    )
+    return Pipeline(stages, planned, options.schedule, cluster, step_graph.hash(), options.claim)
 
 
 def lower_pipeline(step_graph: StepGraph, plan: PipelinePlan) -> Pipeline:
