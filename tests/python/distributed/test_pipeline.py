@@ -130,7 +130,7 @@ def test_a_saved_plan_runs_where_it_places_its_stages(tmp_path):
     options = {"plan": str(tmp_path / "plan.json")}
     results = run_ranks(3, _train, "gpt_integer", options, torch.float32)
     _check(results, _names("gpt_integer"), 0.0, 0.0)
-    assert [stage for _, _, stage in results] == [1, 1, 0]
+    assert [own for _, _, own in results] == [(1,), (1,), (0,)]
     assert run_ranks(3, _plan_time, str(tmp_path / "plan.json")) == [plan.time_us] * 3
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.python.parity.clusters import slow_compute
 from torch import nn
 
 import shardwright as sw
@@ -262,6 +263,17 @@ def test_stages_that_share_ranks_take_turns():
         with pytest.raises(ConfigError) as caught:
             stage_schedule("interleaved_1f1b", first_ranks, 2, [])
         assert caught.value.code == "E528"
+
+
+def test_stages_that_share_ranks_share_their_memory():
+    step, args = zoo.gpt_tiny(layers=4)
+    plan = sw.plan(
+        step, *args, cluster=slow_compute(2), num_stages=4, schedule="interleaved_1f1b",
+        stages_per_rank=2, num_microbatches=2, memory_limit="1GiB",
+    )  # fmt: skip
+    peaks = [stage.plan.peak_memory_bytes for stage in plan.stages]
+    assert plan.peak_memory_bytes == max(peaks[0] + peaks[2], peaks[1] + peaks[3])
+    assert [stage.plan.origin.memory_limit_bytes for stage in plan.stages] == 4 * [1 << 29]
 
 
 def test_one_process_cannot_run_two_stages():
