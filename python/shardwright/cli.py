@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.errors import ConfigError, InfeasibleError, ShardwrightError
 from shardwright.progress import Progress, describe_progress, is_watched
@@ -142,8 +142,9 @@ def _add_plan_parser(commands: Any) -> None:
 
 def _add_stages(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--num-stages", type=int, default=1, metavar="N", help="pipeline stages (1)"
-    )
+        "--num-stages", type=_stage_count, default=1, metavar="N|auto",
+        help="pipeline stages; auto: as many as are fastest (1)",
+    )  # fmt: skip
     parser.add_argument(
         "--schedule", default="1f1b", help="1f1b, gpipe, interleaved_1f1b or zero_bubble (1f1b)"
     )
@@ -161,6 +162,10 @@ def _add_stages(parser: argparse.ArgumentParser) -> None:
         "--stage-boundaries", metavar="NAME,NAME",
         help="modules or nodes that begin the second, third, ... stage (default: even)",
     )  # fmt: skip
+
+
+def _stage_count(text: str) -> int | Literal["auto"]:
+    return "auto" if text == "auto" else int(text)
 
 
 def _add_show_parser(commands: Any) -> None:

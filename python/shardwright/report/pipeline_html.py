@@ -50,9 +50,9 @@ def pipeline_fragment(plan: PipelinePlan) -> str:
 def _header(plan: PipelinePlan) -> str:
     certificate = plan.certificate
     proven = certificate.status == "optimal"
-    badge = "optimal" if proven else "no bound"
+    badge = "stages optimal" if proven else "stages not searched"
     if not proven and certificate.gap is not None:
-        badge = f"gap {gap_text(certificate.gap)}"
+        badge = f"gap of stages {gap_text(certificate.gap)}"
     line = f"{plan.cluster}, {facts.title_line(plan)}"
     return (
         f"<h2>{escape(time_text(plan.time_us))} per step"

@@ -176,6 +176,9 @@ def test_stages_are_asked_for_on_the_command_line(tmp_path, capsys):
     assert [list(stage.ranks) for stage in plan.stages] == [[0], [1, 2]]
     assert main([*words[:5], "--num-stages", "2", "--stage-meshes", "1,2x"]) == 2
     assert "[E536]" in capsys.readouterr().err
+    searched = ["--cluster", "local-cpu:4", "--num-stages", "auto", "--num-microbatches", "2"]
+    assert main(["plan", *TARGET, *searched]) == 0
+    assert "lower bound" in capsys.readouterr().out
     assert main([*words[:5], "--num-stages", "2", "--stage-ranks", "1;2"]) == 2
     assert "[E536]" in capsys.readouterr().err
     plan.stages[0].plan.save(tmp_path / "single.json")
