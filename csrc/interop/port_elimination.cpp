@@ -13,6 +13,8 @@ namespace {
 // Up to this many entries nothing is gained by leaving values out.
 constexpr double kDirectWork = 3e6;
 constexpr int kSweeps = 12;
+// Beginning a row of a table takes as long as so many of its entries.
+constexpr double kRowStart = 16;
 // Values per variable that a first look is taken at, and those tried where the bound leaves too
 // many.
 constexpr std::size_t kFirstValues = 5;
@@ -47,8 +49,19 @@ struct PortElimination::Candidate {
     elimination = std::make_unique<Elimination>(*reduced, EliminationLimits(), kept);
   }
 
-  bool fits(double max_work) const {
-    return elimination->fits() && elimination->work() <= max_work;
+  bool fits(double max_work) const { return elimination->fits() && visits() <= max_work; }
+
+  // Entries visited, and what it takes to begin a row of them.
+  double visits() const {
+    double sum = 0;
+    for (const Elimination::Step& step : elimination->steps()) {
+      const auto valuesOf = [&](std::int32_t v) {
+        return static_cast<double>(reduced->variables()[static_cast<std::size_t>(v)].numValues());
+      };
+      const double row = step.scope.empty() ? 1 : valuesOf(step.scope.back());
+      sum += valuesOf(step.variable) * step.num_entries * (1 + kRowStart / row);
+    }
+    return sum;
   }
 
   // Costs by the kept nodes' strategies.
