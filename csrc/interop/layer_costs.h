@@ -22,8 +22,9 @@ struct LayerCostOptions {
   int num_microbatches = 1;
   // Most specs at a boundary; see LayerTable.
   int max_specs = 8;
-  // Most table entries that one table's elimination may visit, about 1e9 per second.
-  double max_work = 5e7;
+  // Most table entries that the elimination for one class, mesh and price may visit, about 1e9 per
+  // second (the beginning of a row counts as 16).
+  double max_work = 2.5e8;
   // As ModelOptions::shard_all_products.
   bool shard_all_products = false;
 };

@@ -17,7 +17,7 @@ constexpr int kSweeps = 12;
 constexpr double kRowStart = 16;
 // Values per variable that a first look is taken at, and those tried where the bound leaves too
 // many.
-constexpr std::size_t kFirstValues = 5;
+constexpr std::size_t kFirstValues[] = {5, 3, 2};
 constexpr std::size_t kMostValues[] = {24, 16, 12, 9, 7};
 
 }  // namespace
@@ -184,10 +184,19 @@ std::unique_ptr<PortElimination::Candidate> PortElimination::narrow(const Candid
     }
     return values;
   };
-  const double anything = kInfinity;
-  auto first = narrowed(whole, valuesWithin(anything, kFirstValues));
+  const auto fits = [&](const Candidate& candidate) {
+    return !candidate.reduction.infeasible() && candidate.fits(max_work);
+  };
+  std::unique_ptr<Candidate> first;
+  for (const std::size_t most : kFirstValues) {
+    first = narrowed(whole, valuesWithin(kInfinity, most));
+    if (fits(*first)) {
+      break;
+    }
+  }
+  const bool is_first_wide = !fits(*first);
   double ceiling = kInfinity;
-  if (!first->reduction.infeasible() && first->fits(max_work)) {
+  if (!is_first_wide) {
     // Of the combinations that there can be at all.
     ceiling = 0;
     const std::vector<double> costs = first->solve();
@@ -204,7 +213,7 @@ std::unique_ptr<PortElimination::Candidate> PortElimination::narrow(const Candid
   }
   if (ceiling < kInfinity) {
     auto exact = narrowed(whole, valuesWithin(ceiling, SIZE_MAX));
-    if (!exact->reduction.infeasible() && exact->fits(max_work)) {
+    if (fits(*exact)) {
       return exact;
     }
   }
@@ -213,8 +222,8 @@ std::unique_ptr<PortElimination::Candidate> PortElimination::narrow(const Candid
   }
   is_exact_ = false;
   for (const std::size_t most : kMostValues) {
-    auto part = narrowed(whole, valuesWithin(ceiling, most));
-    if (!part->reduction.infeasible() && part->fits(max_work)) {
+    auto part = is_first_wide ? nullptr : narrowed(whole, valuesWithin(ceiling, most));
+    if (part && fits(*part)) {
       return part;
     }
   }

@@ -806,7 +806,7 @@ def layer_tables(
     prices: Sequence[tuple[float, float]],
     num_microbatches: int,
     max_specs: int = 8,
-    max_work: float = 5e7,
+    max_work: float = 2.5e8,
     shard_all_products: bool = False,
 ) -> list[LayerTable]: ...
 

@@ -94,7 +94,7 @@ void bindLayerCosts(py::module_& module) {
       .def_readonly("costs", &LayerTable::costs);
   module.def("layer_tables", &tablesFromPython, py::arg("graphs"), py::arg("registry"),
              py::arg("mesh"), py::arg("cluster"), py::kw_only(), py::arg("prices"),
-             py::arg("num_microbatches"), py::arg("max_specs") = 8, py::arg("max_work") = 5e7,
+             py::arg("num_microbatches"), py::arg("max_specs") = 8, py::arg("max_work") = 2.5e8,
              py::arg("shard_all_products") = false,
              "One table per class; prices are (fixed, saved) in microseconds per byte.");
 }
