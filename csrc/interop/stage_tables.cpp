@@ -63,8 +63,7 @@ void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
   ways_.assign(problem_.submeshes.size(),
                std::vector<Ways>(static_cast<std::size_t>(sequences_.numSequences())));
   // Keys need the number of ports, which is known only when all were seen.
-  using Found = std::tuple<int, int, int, StageWay>;  // sequence, entry port, exit port
-  std::vector<std::vector<Found>> found(problem_.submeshes.size());
+  std::vector<std::vector<Candidate>> found(problem_.submeshes.size());
   for (std::size_t m = 0; m < meshes.size(); ++m) {
     const StageMesh& mesh = meshes[m];
     std::vector<std::vector<int>> entry_ports;
@@ -90,9 +89,9 @@ void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
                 cost.heldBytes() + cost.saved_bytes > *options_.memory_limit_bytes) {
               continue;
             }
-            found[static_cast<std::size_t>(mesh.submesh)].emplace_back(
-                sequence, entries[entry], exits[exit],
-                StageWay{static_cast<int>(m), price, entry, exit, cost});
+            found[static_cast<std::size_t>(mesh.submesh)].push_back(
+                {sequence, entries[entry], exits[exit],
+                 StageWay{static_cast<int>(m), price, entry, exit, cost}});
           }
         }
       }
@@ -100,7 +99,9 @@ void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
   }
   const auto num_ports = static_cast<std::size_t>(ports_.numPorts());
   for (std::size_t submesh = 0; submesh < found.size(); ++submesh) {
+    const std::vector<bool> kept = portsToKeep(static_cast<int>(submesh), found[submesh]);
     for (const auto& [sequence, entry, exit, way] : found[submesh]) {
+      if (!kept[static_cast<std::size_t>(entry)] || !kept[static_cast<std::size_t>(exit)]) continue;
       const std::size_t key =
           static_cast<std::size_t>(entry) * num_ports + static_cast<std::size_t>(exit);
       ways_[submesh][static_cast<std::size_t>(sequence)][key].push_back(way);
@@ -109,6 +110,44 @@ void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
       for (auto& [key, ways] : groups) prune(ways);
     }
   }
+}
+
+std::vector<bool> StageTables::portsToKeep(int submesh,
+                                           const std::vector<Candidate>& candidates) const {
+  const std::vector<StagePorts::Port>& ports = ports_.ports(submesh);
+  const auto is_layer = [&](const Candidate& candidate) {
+    return sequences_.lengthOf(candidate.sequence) == 1;
+  };
+  std::map<int, double> least;
+  for (const Candidate& candidate : candidates) {
+    if (!is_layer(candidate)) continue;
+    const double time = timeOf(candidate.way.cost);
+    const auto [found, is_new] = least.try_emplace(candidate.sequence, time);
+    if (!is_new) found->second = std::min(found->second, time);
+  }
+  // Least of (time / least time) over the layers and sides on which the port stands.
+  std::vector<double> excess(ports.size(), kImpossible);
+  for (const Candidate& candidate : candidates) {
+    if (!is_layer(candidate)) continue;
+    const double ratio = timeOf(candidate.way.cost) / std::max(1e-9, least[candidate.sequence]);
+    for (const int port : {candidate.entry, candidate.exit}) {
+      double& known = excess[static_cast<std::size_t>(port)];
+      known = std::min(known, ratio);
+    }
+  }
+  // The first port is no layout.
+  std::map<std::size_t, std::vector<std::size_t>> by_dims;
+  for (std::size_t port = 1; port < ports.size(); ++port) {
+    by_dims[ports[port].num_dims].push_back(port);
+  }
+  std::vector<bool> kept(ports.size(), false);
+  kept[0] = true;
+  for (auto& [dims, list] : by_dims) {
+    std::ranges::stable_sort(list, {}, [&](std::size_t port) { return excess[port]; });
+    list.resize(std::min(list.size(), options_.max_ports));
+    for (const std::size_t port : list) kept[port] = true;
+  }
+  return kept;
 }
 
 void StageTables::prune(std::vector<StageWay>& ways) const {

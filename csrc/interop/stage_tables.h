@@ -29,6 +29,9 @@ struct StageTableOptions {
   int num_microbatches = 1;
   std::optional<std::int64_t> memory_limit_bytes = {};
   std::size_t num_prices = 1;  // of memory, in the layers' tables
+  // Most ports kept per submesh and kind of boundary: those in which single layers come nearest to
+  // their least time (ties to the first seen). More than that is a restriction of the model.
+  std::size_t max_ports = 1000;
   std::vector<StepTransfer> step_transfers = {};
   // Most ways kept for one pair of ports and one range of layers; of more, the fastest, the
   // smallest, and what lies evenly between them.
@@ -69,6 +72,14 @@ class StageTables {
   // Ways by pair of ports, then by time. The key is entry port * numPorts + exit port.
   using Ways = std::map<std::size_t, std::vector<StageWay>>;
 
+  struct Candidate {
+    int sequence = 0;
+    int entry = 0;  // ports
+    int exit = 0;
+    StageWay way;
+  };
+
+  std::vector<bool> portsToKeep(int submesh, const std::vector<Candidate>& candidates) const;
   void collectWays(const std::vector<BoundaryDims>& dims, const std::vector<StageMesh>& meshes);
   void addKinds();
   void addBoundaries(const std::vector<BoundaryTensors>& tensors, const Cluster& cluster);

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // More shapes than this are thinned out to powers of two of hosts.
-constexpr std::size_t kMostShapes = 16;
+constexpr std::size_t kMostShapes = 8;
 // Shares of the step's time that filling the memory is taken to cost: no price, one at which memory
 // decides between ways of about equal time, and one at which it decides alone.
 constexpr double kPriceShares[] = {0, 0.3, 10};
@@ -88,6 +88,7 @@ class PipelineSearch {
                        {.num_microbatches = options_.num_microbatches,
                         .memory_limit_bytes = limit_,
                         .num_prices = numPrices(),
+                        .max_ports = static_cast<std::size_t>(std::max(1, options_.max_ports)),
                         .step_transfers = stepTransfers()});
     StageProblem& problem = tables.problem();
     problem.schedule = options_.schedule;

@@ -33,10 +33,12 @@ struct PipelineOptions {
   // Most bytes per device; nullopt: the cluster's memory, and no limit where that is 0.
   std::optional<std::int64_t> memory_limit_bytes;
   // Shapes of submeshes; empty: those of Alpa, section 5.2 (powers of two of hosts only where all
-  // would be more than 16).
+  // would be more than 8, as in Alpa's published searches).
   std::vector<SubmeshShape> submeshes;
   // Most specs considered for a tensor at a boundary, per logical mesh.
   int max_specs = 4;
+  // Most ways of a tensor to lie at a boundary considered per submesh, over all its logical meshes.
+  int max_ports = 4;
   double time_limit_s = 60;
   std::function<bool()> is_interrupted;
 };
@@ -76,10 +78,10 @@ struct PipelineAnswer {
 // Layers of one class are priced once per logical mesh, for all pairs of specs at their two ends
 // (interop/layer_costs.h); ranges of layers are joined by min-plus products
 // (interop/stage_costs.h); the search over stages, ports and variants is exact
-// (interop/stage_dp.h). What the model leaves out: at most max_specs specs per boundary and mesh;
-// activation and gradient lie alike; no pending sums at boundaries between layers; memory is that
-// of a few prices of a byte, and the most transient bytes of any layer are added to what is held
-// throughout.
+// (interop/stage_dp.h). What the model leaves out: at most max_specs specs per boundary and mesh,
+// and max_ports per submesh; activation and gradient lie alike; no pending sums at boundaries
+// between layers; memory is that of a few prices of a byte, and the most transient bytes of any
+// layer are added to what is held throughout.
 //
 // Throws InfeasibleError [E205] when nothing fits, ProblemError [E221] for options that make no
 // sense, ClusterError [E358] for an abstract cluster.

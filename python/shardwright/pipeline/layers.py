@@ -57,7 +57,9 @@ class Layers:
         return tuple(total)
 
 
-def find_layers(step_graph: StepGraph, num_layers: int | None = None) -> Layers:
+def find_layers(
+    step_graph: StepGraph, num_layers: int | None = None, *, most_layers: int = 128
+) -> Layers:
     """Cuts a step into layers (csrc/interop/forward_layers.h).
 
     Fewest bytes enter the layer that most bytes enter; of equal cuts the one with the fewest bytes
@@ -66,13 +68,15 @@ def find_layers(step_graph: StepGraph, num_layers: int | None = None) -> Layers:
     Args:
         step_graph: the step, in microbatches or not.
         num_layers: how many; found by default, or given by the marks.
+        most_layers: of layers that are found; of more places to cut, every second, third, ... is
+            taken.
 
     Raises:
         ProblemError: E222 when there are fewer forward operations, or more marks, than layers.
         PlanError: E334 when forward follows backward.
     """
     graph = to_core_graph(step_graph)
-    found = _core.find_layers(graph, rule_registry(), num_layers)
+    found = _core.find_layers(graph, rule_registry(), num_layers, most_layers)
     nodes = table_nodes(step_graph.graph_module)
     begins = [nodes[index] for index in found.begins]
     layer_of = dict(zip((node.name for node in nodes), found.layer_of_node, strict=True))
@@ -136,13 +140,18 @@ def even_starts(step_graph: StepGraph, num_stages: int) -> tuple[str, ...]:
     return tuple(layers.begins[end - 1] for end in cuts[:-1])
 
 
-def layers_for(step_graph: StepGraph, num_stages: int) -> Layers:
+def layers_for(step_graph: StepGraph, num_stages: int, *, most_layers: int = 128) -> Layers:
     """The layers of a step that is to run in so many stages: as found, or that many.
+
+    Args:
+        step_graph: the step, in microbatches or not.
+        num_stages: how many layers are enough.
+        most_layers: as in `find_layers`.
 
     Raises:
         ConfigError: E527 when the step cannot be cut into so many stages.
     """
-    layers = find_layers(step_graph)
+    layers = find_layers(step_graph, most_layers=most_layers)
     if len(layers) >= num_stages:
         return layers
     try:

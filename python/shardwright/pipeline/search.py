@@ -19,6 +19,8 @@ from shardwright.pipeline.options import (
 from shardwright.planning import SearchRequest
 from shardwright.rules import rule_registry
 
+# Of deeper steps, several layers at a time: the search grows with the square of their number.
+_MOST_LAYERS = 64
 # Share of the time limit for the stages; the rest is for the plans of the stages found.
 _SHARE = 0.5
 
@@ -54,7 +56,9 @@ def search_stages(
         InfeasibleError: E205 when no stages fit.
         PlanError: E334 when the step cannot run in stages.
     """
-    layers = layers_for(step_graph, constraints.num_stages or 1)
+    layers = layers_for(
+        step_graph, constraints.num_stages or 1, most_layers=_MOST_LAYERS
+    )
     found = _core.search_pipeline(
         to_core_graph(step_graph),
         _layers_of(step_graph, layers),
