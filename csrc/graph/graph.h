@@ -86,6 +86,8 @@ struct InputLabel {
   std::string name;       // unsharded name, e.g. "layers.0.mlp.up.weight"
   std::string parameter;  // owner of an optimizer state, else ""
   std::string key;        // "exp_avg", "lr", ..., else ""
+  // Received anew for every microbatch, in memory until that one's backward is done.
+  bool per_microbatch = false;
 };
 
 // One op. `op` is torch's qualified overload name, e.g. "aten.mm.default", or

@@ -5,7 +5,8 @@
 namespace shardwright {
 namespace {
 
-// What is added up over microbatches is read right after it is made.
+// What is added up over microbatches is read as soon as it is made, into a sum that is there
+// anyway.
 std::int64_t timeOf(const ShardedGraph& graph, const ValueUse& use) {
   if (!use.node.isValid()) {
     return static_cast<std::int64_t>(graph.graph().nodes().size()) - 1;
@@ -13,7 +14,7 @@ std::int64_t timeOf(const ShardedGraph& graph, const ValueUse& use) {
   const Node& node = graph.graph().node(use.node);
   const bool adds = !use.isResult() && accumulatesMicrobatches(node);
   const NodeId reader = adds ? graph.root(node.operands()[0]).node : use.node;
-  return static_cast<std::int64_t>(reader.index()) + (adds ? 1 : 0);
+  return static_cast<std::int64_t>(reader.index());
 }
 
 std::int64_t lastTime(const ShardedGraph& graph, const std::vector<ValueUse>& uses) {
@@ -40,6 +41,18 @@ LiveIntervals::LiveIntervals(const ShardedGraph& sharded,
   for (const ConversionPoint& point : conversions) {
     has_point[point.value.node.index()][static_cast<std::size_t>(point.value.output)] = true;
     spans_.push_back({timeOf(sharded, point.uses.front()), lastTime(sharded, point.uses)});
+  }
+
+  // Functions of the batch alone may come first although they are of backward.
+  std::int64_t last_forward = -1;
+  for (std::size_t index = 0; index < lives_.size(); ++index) {
+    const Node& node = graph.nodes()[index];
+    if (!node.input && node.phase == Phase::kForward) {
+      last_forward = static_cast<std::int64_t>(index);
+    } else if (!node.input && node.phase == Phase::kBackward) {
+      backward_begin_ = last_forward + 1;
+      microbatches_.end = static_cast<std::int64_t>(index) + 1;
+    }
   }
 
   // Values that take over another's buffer stretch it to the last of their uses.
@@ -82,8 +95,7 @@ LiveIntervals::LiveIntervals(const ShardedGraph& sharded,
       const ValueRef value{node, static_cast<int>(output)};
       const ValueRef storage = bufferOwner(sharded, value);
       ValueLife& life = lives_[index][output];
-      const bool is_sum = accumulatesMicrobatches(graph.nodes()[index]);
-      life.def = is_input || is_sum ? 0 : static_cast<std::int64_t>(index);
+      life.def = is_input ? 0 : static_cast<std::int64_t>(index);
       life.owns_storage = storage == value;
       life.own_end = endOf(storage);
       if (graph.node(storage.node).input) {

@@ -13,7 +13,8 @@ namespace shardwright {
 // One value that is no view. Times are node indices; a node's inputs and outputs are both alive at
 // its own time.
 struct ValueLife {
-  std::int64_t def = 0;  // when it is made; 0 for inputs
+  // When it is made; 0 for inputs. A sum over microbatches is there before, see ModelMemory.
+  std::int64_t def = 0;
   // End (exclusive) of the value's own buffer as far as no decision changes it: the whole step for
   // inputs and results, the uses of slices and in-place updates that share the buffer, the one
   // consumer of a value without conversion points; def + 1 where a conversion takes over at once.
@@ -30,6 +31,14 @@ class LiveIntervals {
     return lives_[value.node.index()][static_cast<std::size_t>(value.output)];
   }
   std::int64_t numTimes() const { return static_cast<std::int64_t>(lives_.size()); }
+  // From the beginning to the last op of backward, while other microbatches of a pipeline wait for
+  // their backward; empty where there is no backward.
+  LiveInterval microbatches() const { return microbatches_; }
+  // Whether a buffer made at `made` and alive until `end` is kept for backward by a microbatch
+  // whose forward is done.
+  bool waitsForBackward(std::int64_t made, std::int64_t end) const {
+    return made < backward_begin_ && backward_begin_ < end;
+  }
   // First and last time any use of the conversion reads it; results read at the last time.
   std::int64_t firstUse(int conversion) const {
     return spans_[static_cast<std::size_t>(conversion)].begin;
@@ -41,6 +50,8 @@ class LiveIntervals {
  private:
   std::vector<std::vector<ValueLife>> lives_;
   std::vector<LiveInterval> spans_;  // begin = first use, end = last use (inclusive)
+  LiveInterval microbatches_;
+  std::int64_t backward_begin_ = 0;  // right after the last op of forward before backward's last
 };
 
 }  // namespace shardwright

@@ -7,7 +7,9 @@
 
 #include "base/error.h"
 #include "intraop/conversion_domains.h"
+#include "intraop/forced_specs.h"
 #include "intraop/live_intervals.h"
+#include "intraop/model_memory.h"
 #include "intraop/spec_tables.h"
 #include "intraop/strategy_pool.h"
 
@@ -42,6 +44,7 @@ struct Model::Impl {
         domains(tables),
         conversions(conversionPoints(sharded_graph)),
         intervals(sharded_graph, conversions),
+        memory(sharded_graph, conversions, intervals, model_options.microbatches_in_flight),
         uses(valueUses(sharded_graph)) {}
 
   const Graph& ops() const { return graph->graph(); }
@@ -56,19 +59,12 @@ struct Model::Impl {
     return sets[root.node.index()]->outputs[static_cast<std::size_t>(root.output)];
   }
 
-  // A window that repeats its operand's elements (expand) takes no memory. Other windows (slices)
-  // are counted as if they were copies: their operand's buffer is counted until they are cut only.
-  bool isBroadcast(NodeId node, int output) const;
   bool isOnlyRead(NodeId node) const;
   void collectStrategies();
-  std::shared_ptr<const StrategySet> applyForced(NodeId node,
-                                                 std::shared_ptr<const StrategySet> set,
-                                                 std::set<std::string>& used);
   void addOps(ProblemBuilder& builder);
   void addConversions(ProblemBuilder& builder);
   void addConversionNode(ProblemBuilder& builder, int index);
   std::vector<SpecId> demandedSpecs(const ConversionPoint& point) const;
-  std::vector<MemoryPiece> conversionMemory(int index) const;
   void addUse(ProblemBuilder& builder, ValueRef root, const ValueUse& use, ChoiceNodeId provider,
               SpecListId provider_specs);
   void addUses(ProblemBuilder& builder);
@@ -86,6 +82,7 @@ struct Model::Impl {
   ConversionDomains domains;
   std::vector<ConversionPoint> conversions;
   LiveIntervals intervals;
+  ModelMemory memory;
   std::vector<std::vector<ValueUses>> uses;              // by graph node and output
   std::vector<NodeId> held_whole;                        // inputs, where memory is ignored
   std::vector<std::shared_ptr<const StrategySet>> sets;  // by graph node; null for views
@@ -96,80 +93,6 @@ struct Model::Impl {
   std::vector<Phase> edge_phases;  // by edge of the problem
   std::optional<Problem> problem;
 };
-
-bool Model::Impl::isBroadcast(NodeId node, int output) const {
-  const ShardingRule& rule = graph->rule(node);
-  const auto index = static_cast<std::size_t>(output);
-  if (rule.in_place || index >= rule.aliases.size() || rule.aliases[index] < 0) {
-    return false;
-  }
-  const ValueRef operand =
-      ops().node(node).operands()[static_cast<std::size_t>(rule.aliases[index])];
-  return ops().meta({node, output}).numElements() > ops().meta(operand).numElements();
-}
-
-namespace {
-
-// "dim 0 has 7 elements, which 2 devices do not divide" for each dim that `spec` cannot split.
-std::vector<std::string> unevenDims(const TensorAtoms& atoms, const ShardingSpec& spec,
-                                    const std::vector<int>& mesh_shape) {
-  const std::vector<std::int64_t> shards = atomShards(atoms, spec, mesh_shape);
-  std::vector<std::string> lines;
-  for (std::size_t dim = 0; dim < atoms.dims.size(); ++dim) {
-    for (const int atom : atoms.dims[dim]) {
-      const auto index = static_cast<std::size_t>(atom);
-      if (atoms.sizes[index] % shards[index] != 0) {
-        lines.push_back("dim " + std::to_string(dim) + " has " +
-                        std::to_string(atoms.sizes[index]) + " elements, which " +
-                        std::to_string(shards[index]) + " devices do not divide");
-      }
-    }
-  }
-  return lines;
-}
-
-}  // namespace
-
-ValueRef forcedValue(const Graph& graph, NodeId node) {
-  const Node& forced = graph.node(node);
-  return forced.op == "shardwright.send.default" ? forced.operands().front() : ValueRef{node, 0};
-}
-
-std::shared_ptr<const StrategySet> Model::Impl::applyForced(NodeId id,
-                                                            std::shared_ptr<const StrategySet> set,
-                                                            std::set<std::string>& used) {
-  const Node& node = ops().node(id);
-  const ValueRef value = forcedValue(ops(), id);
-  for (const auto& [name, spec] : options.forced) {
-    if (name != node.name && !(node.input && node.input->name == name)) {
-      continue;
-    }
-    used.insert(name);
-    std::vector<std::size_t> kept;
-    for (std::size_t index = 0; index < set->strategies.size(); ++index) {
-      const Strategy& strategy = set->strategies[index];
-      const std::vector<ShardingSpec>& specs =
-          value.node == id ? strategy.outputs : strategy.operands;
-      if (!specs.empty() && specs.front() == spec) {
-        kept.push_back(index);
-      }
-    }
-    if (kept.empty()) {
-      const TensorAtoms& atoms = graph->atoms(value);
-      std::vector<std::string> values = {"forced: " + printSpec(atoms, spec)};
-      for (std::string& uneven : unevenDims(atoms, spec, mesh->shape())) {
-        values.push_back(std::move(uneven));
-      }
-      throw Error(
-          ErrorKind::kPlan, "E312", "the forced sharding of " + name + " is not possible.",
-          {.values = std::move(values),
-           .where = node.source,
-           .advice = "a spec whose shards divide each dim evenly, or none for this tensor"});
-    }
-    set = std::make_shared<const StrategySet>(set->restrictedTo(kept, tables));
-  }
-  return set;
-}
 
 // Inputs that the step does not write. Held whole they cost nothing, and so does every conversion.
 bool Model::Impl::isOnlyRead(NodeId id) const {
@@ -186,7 +109,9 @@ void Model::Impl::collectStrategies() {
     const NodeId node(index);
     if (!graph->isView(node)) {
       const std::shared_ptr<const StrategySet> every = pool.strategies(node);
-      sets[index] = options.forced.empty() ? every : applyForced(node, every, used);
+      sets[index] = options.forced.empty() ? every
+                                           : applyForced(*graph, node, mesh->shape(),
+                                                         options.forced, every, tables, used);
       if (options.ignore_memory && sets[index] == every && isOnlyRead(node)) {
         const std::vector<Strategy>& all = sets[index]->strategies;
         const auto whole = std::ranges::find_if(all, [&](const Strategy& strategy) {
@@ -224,15 +149,11 @@ void Model::Impl::addOps(ProblemBuilder& builder) {
     for (const double us : set.cost_us) {
       costs.push_back(costUnits(us * weightOf(node.phase)));
     }
-    std::vector<MemoryPiece> memory;
-    for (std::size_t output = 0; output < node.outputs.size(); ++output) {
-      const ValueLife& life = intervals.life({id, static_cast<int>(output)});
-      if (!options.ignore_memory && life.owns_storage &&
-          !isBroadcast(id, static_cast<int>(output))) {
-        memory.push_back({{life.def, life.own_end}, set.output_bytes[output]});
-      }
+    std::vector<MemoryPiece> pieces;
+    if (!options.ignore_memory) {
+      pieces = memory.ofOp(id, set.output_bytes);
     }
-    problem_node[index] = builder.addNode(std::move(costs), std::move(memory), node.name);
+    problem_node[index] = builder.addNode(std::move(costs), std::move(pieces), node.name);
     nodes.push_back({ModelNode::Kind::kOp, id, -1, -1});
   }
 }
@@ -256,52 +177,19 @@ std::vector<SpecId> Model::Impl::demandedSpecs(const ConversionPoint& point) con
   return distinct(demanded);
 }
 
-std::vector<MemoryPiece> Model::Impl::conversionMemory(int index) const {
-  if (options.ignore_memory) {
-    return {};
-  }
-  const ConversionPoint& point = conversions[static_cast<std::size_t>(index)];
-  const ConversionDomain& domain = conversion_domains[static_cast<std::size_t>(index)];
-  const ValueLife& life = intervals.life(point.value);
-  const bool is_input = ops().node(point.value.node).input.has_value();
-  const std::int64_t end = intervals.lastUse(index) + 1;
-  const std::int64_t made = is_input ? intervals.firstUse(index) : life.def + 1;
-  const std::int64_t first_end = point.group == 0 ? made : intervals.lastUse(index - 1) + 1;
-
-  std::vector<std::int64_t> all(domain.strategies.size());
-  for (std::size_t strategy = 0; strategy < all.size(); ++strategy) {
-    all[strategy] = localBytes(graph->atoms(point.value), ops().meta(point.value).dtype,
-                               domain.strategies[strategy].spec, mesh->shape());
-  }
-  std::vector<MemoryPiece> pieces;
-  const auto addPiece = [&](std::int64_t begin, std::initializer_list<Form> forms) {
-    std::vector<std::int64_t> bytes(all.size(), 0);
-    bool any = false;
-    for (std::size_t strategy = 0; strategy < all.size(); ++strategy) {
-      if (std::ranges::find(forms, domain.strategies[strategy].form) != forms.end()) {
-        bytes[strategy] = all[strategy];
-        any = true;
-      }
-    }
-    if (any && begin < end) {
-      pieces.push_back({{begin, end}, std::move(bytes)});
-    }
-  };
-  addPiece(made, {Form::kConverted, Form::kCopy, Form::kOwn});
-  addPiece(std::max(life.own_end, made), {Form::kAlias});
-  addPiece(std::max(first_end, made), {Form::kKept});
-  return pieces;
-}
-
 void Model::Impl::addConversionNode(ProblemBuilder& builder, int index) {
   const ConversionPoint& point = conversions[static_cast<std::size_t>(index)];
   const ConversionDomain& domain = conversion_domains[static_cast<std::size_t>(index)];
   const ChoiceNodeId producer = problemNode(point.value.node);
   const PriceBookId book = bookOf(point.value);
-  const ChoiceNodeId node = builder.addNode(
-      std::vector<std::int64_t>(domain.strategies.size(), 0), conversionMemory(index),
-      ops().node(point.value.node).name + ":" + std::to_string(point.value.output) + "/" +
-          std::to_string(point.group));
+  std::vector<MemoryPiece> pieces;
+  if (!options.ignore_memory) {
+    pieces = memory.ofConversion(index, domain.strategies, mesh->shape());
+  }
+  const ChoiceNodeId node =
+      builder.addNode(std::vector<std::int64_t>(domain.strategies.size(), 0), std::move(pieces),
+                      ops().node(point.value.node).name + ":" + std::to_string(point.value.output) +
+                          "/" + std::to_string(point.group));
   conversion_node.push_back(node);
   nodes.push_back({ModelNode::Kind::kConversion, NodeId(), index, -1});
   addEdge(builder, producer, node,

@@ -32,6 +32,8 @@ struct ModelOptions {
   std::map<std::string, ShardingSpec> forced;
   // Phase weights (number of microbatches for forward and backward, 1 for update).
   std::array<double, 3> phase_weight = {1, 1, 1};
+  // Microbatches of a pipeline stage that hold activations at once, see ModelMemory.
+  int microbatches_in_flight = 1;
   // Products (matmul, convolution, attention) may not leave a mesh axis idle, as Alpa demands;
   // needed where compute costs nothing.
   bool shard_all_products = false;
@@ -41,10 +43,6 @@ struct ModelOptions {
   // more.
   bool ignore_memory = false;
 };
-
-// The value that a spec demanded of a node is about: its output 0, or, as shardwright.send has no
-// result, what it sends.
-ValueRef forcedValue(const Graph& graph, NodeId node);
 
 // What the solver decides, per problem node, in problem order.
 struct ModelNode {

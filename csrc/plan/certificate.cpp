@@ -154,10 +154,13 @@ CertifiedCost certifyPlan(const ShardedGraph& graph, const StagePlan& stage, con
   const Replay replay = replayPlan(graph, stage, mesh);
   pricing.addConversions(replay.conversions, result);
   judge(options, result);
-  result.peak = peakMemory(replay);
+  const WaitingMicrobatches waiting =
+      waitingMicrobatches(graph.graph(), replay, options.microbatches_in_flight);
+  result.peak = peakMemory(replay, waiting);
   result.certificate.peak_memory_bytes = result.peak.bytes;
   result.certificate.at_peak = result.peak.by_kind;
-  result.certificate.memory_timeline = memoryTimeline(graph.graph(), replay, kTimelineSamples);
+  result.certificate.memory_timeline =
+      memoryTimeline(graph.graph(), replay, waiting, kTimelineSamples);
   const NodeId node = replay.moments[static_cast<std::size_t>(result.peak.moment)];
   result.certificate.peak_node = node.isValid() ? graph.graph().node(node).name : "inputs";
   if (result.peak.largest >= 0) {

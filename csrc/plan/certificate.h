@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mesh/cluster.h"
+#include "plan/peak_memory.h"
 #include "plan/plan.h"
 #include "plan/replay.h"
 #include "sharding/sharded_graph.h"
@@ -18,6 +19,8 @@ namespace shardwright {
 struct CertifyOptions {
   // How often each phase runs per step (Phase as index).
   std::array<double, 3> phase_weight = {1, 1, 1};
+  // Microbatches of a pipeline stage that hold activations at once.
+  int microbatches_in_flight = 1;
   // Proven bound in cost units, nullopt when the search has none.
   std::optional<std::int64_t> lower_bound;
   // Whether the search stopped for want of time.

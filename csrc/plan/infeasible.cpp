@@ -54,6 +54,10 @@ void throwInfeasible(const FailedSearch& search, const Cluster& cluster) {
     if (!smallest.largest_tensor.empty()) {
       details.values.push_back("largest tensor: " + smallest.largest_tensor);
     }
+    if (search.microbatches_in_flight > 1) {
+      details.values.push_back(std::to_string(search.microbatches_in_flight) +
+                               " microbatches in flight: activations are those of all of them");
+    }
     details.advice = "memory_limit=\"" + bytesLimitText(smallest.peak.bytes) + "\", or ";
   } else {
     details.advice = "a larger memory_limit, or ";

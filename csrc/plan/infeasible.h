@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mesh/cluster.h"
-#include "plan/replay.h"
+#include "plan/peak_memory.h"
 
 namespace shardwright {
 
@@ -23,6 +23,7 @@ struct FailedSearch {
   std::optional<std::int64_t> limit_bytes;
   std::optional<SmallestPeak> smallest = std::nullopt;  // nullopt: no valid choice was found at all
   double time_limit_s = 0;
+  int microbatches_in_flight = 1;
   // Of every mesh shape: no choice is valid, or none is within the limit. Without a proof the
   // error says no more than that none was found.
   bool is_proven_invalid = false;

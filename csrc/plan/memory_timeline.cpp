@@ -8,31 +8,6 @@
 namespace shardwright {
 namespace {
 
-void add(MemoryAtPeak& memory, BufferKind kind, std::int64_t bytes) {
-  switch (kind) {
-    case BufferKind::kParameter:
-      memory.parameters += bytes;
-      return;
-    case BufferKind::kGradient:
-      memory.gradients += bytes;
-      return;
-    case BufferKind::kOptimizer:
-      memory.optimizer += bytes;
-      return;
-    case BufferKind::kActivation:
-      memory.activations += bytes;
-      return;
-    case BufferKind::kOther:
-      memory.other += bytes;
-      return;
-  }
-}
-
-Phase phaseAt(const Graph& graph, const Replay& replay, std::size_t moment) {
-  const NodeId node = replay.moments[moment];
-  return node.isValid() ? graph.node(node).phase : Phase::kForward;
-}
-
 // Number of the stretch of each moment, ascending.
 std::vector<std::size_t> stretches(const Graph& graph, const Replay& replay, int max_samples) {
   std::array<std::size_t, 3> moments_of = {};
@@ -65,7 +40,7 @@ std::vector<std::size_t> stretches(const Graph& graph, const Replay& replay, int
 }  // namespace
 
 std::vector<MemorySample> memoryTimeline(const Graph& graph, const Replay& replay,
-                                         int max_samples) {
+                                         const WaitingMicrobatches& waiting, int max_samples) {
   const std::vector<std::size_t> stretch_of = stretches(graph, replay, max_samples);
   std::vector<std::vector<const Buffer*>> made(replay.moments.size() + 1);
   std::vector<std::vector<const Buffer*>> freed(replay.moments.size() + 1);
@@ -75,12 +50,16 @@ std::vector<MemorySample> memoryTimeline(const Graph& graph, const Replay& repla
   }
   std::vector<MemorySample> samples;
   MemoryAtPeak alive;
+  alive.activations = waiting.bytes;
   for (std::size_t moment = 0; moment < replay.moments.size(); ++moment) {
+    if (moment == static_cast<std::size_t>(waiting.end)) {
+      alive.activations -= waiting.bytes;
+    }
     for (const Buffer* buffer : freed[moment]) {
-      add(alive, buffer->kind, -buffer->bytes);
+      addBytes(alive, buffer->kind, -buffer->bytes);
     }
     for (const Buffer* buffer : made[moment]) {
-      add(alive, buffer->kind, buffer->bytes);
+      addBytes(alive, buffer->kind, buffer->bytes);
     }
     const MemorySample sample = {static_cast<std::int64_t>(moment), phaseAt(graph, replay, moment),
                                  alive};

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "plan/peak_memory.h"
 #include "plan/plan.h"
 #include "plan/replay.h"
 
@@ -15,6 +16,7 @@ namespace shardwright {
 //
 // Example: 6 moments, 3 of forward and 3 of update, with 1 5 2 8 3 3 bytes alive and 2 samples give
 // moments 1 and 3.
-std::vector<MemorySample> memoryTimeline(const Graph& graph, const Replay& replay, int max_samples);
+std::vector<MemorySample> memoryTimeline(const Graph& graph, const Replay& replay,
+                                         const WaitingMicrobatches& waiting, int max_samples);
 
 }  // namespace shardwright

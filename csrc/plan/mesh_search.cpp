@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "intraop/forced_specs.h"
 
 namespace shardwright {
 namespace {
@@ -85,6 +86,7 @@ MeshSearch::MeshSearch(const ShardedGraph& graph, const Cluster& cluster,
       result_(result) {
   const double microbatches = options.num_microbatches;
   model_options_.phase_weight = {microbatches, microbatches, 1};
+  model_options_.microbatches_in_flight = options.microbatches_in_flight;
   model_options_.shard_all_products = options.shard_all_products;
   model_options_.forced = parseForced(graph, options, mesh_.numAxes());
   ModelOptions unlimited = model_options_;
@@ -216,6 +218,7 @@ void MeshSearch::certifyStage(std::optional<std::int64_t> bound, bool out_of_tim
   const PhaseTimer timer(result_.seconds, "certificate");
   CertifyOptions certify_options;
   certify_options.phase_weight = model_options_.phase_weight;
+  certify_options.microbatches_in_flight = options_.microbatches_in_flight;
   certify_options.lower_bound = bound;
   certify_options.out_of_time = out_of_time;
   certified_ = certifyPlan(graph_, stage_, mesh_, cluster_, certify_options);

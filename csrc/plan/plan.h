@@ -81,6 +81,7 @@ struct Plan {
   Cluster cluster;
   std::vector<StagePlan> stages;
   int num_microbatches = 1;
+  int microbatches_in_flight = 1;
   Certificate certificate;
 };
 

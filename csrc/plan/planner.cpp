@@ -23,6 +23,13 @@ void checkOptions(const PlanOptions& options) {
     refuse("num_microbatches must be at least 1.", std::to_string(options.num_microbatches),
            "num_microbatches=1");
   }
+  if (options.microbatches_in_flight < 1 ||
+      options.microbatches_in_flight > options.num_microbatches) {
+    refuse("microbatches_in_flight must be from 1 to num_microbatches.",
+           std::to_string(options.microbatches_in_flight) + " of " +
+               std::to_string(options.num_microbatches),
+           "microbatches_in_flight=1, or what the schedule has in flight on the stage");
+  }
   if (!(options.time_limit_s > 0) || !std::isfinite(options.time_limit_s)) {
     refuse("time_limit_s must be a positive number of seconds.",
            std::to_string(options.time_limit_s), "time_limit_s=60");
@@ -59,6 +66,7 @@ class PlanSearch {
     result_.plan.graph_hash = options.graph_hash;
     result_.plan.cluster = cluster;
     result_.plan.num_microbatches = options.num_microbatches;
+    result_.plan.microbatches_in_flight = options.microbatches_in_flight;
     for (const std::vector<int>& shape : shapes_) {
       result_.trials.push_back({shape, -1, "infeasible"});
       searches_.push_back(
@@ -106,6 +114,7 @@ class PlanSearch {
                        .limit_bytes = limit_,
                        .smallest = smallest_,
                        .time_limit_s = time_limit_s_,
+                       .microbatches_in_flight = result_.plan.microbatches_in_flight,
                        .is_proven_invalid = isProvenOfAll(&MeshSearch::isProvenInvalid),
                        .is_proven_too_large = isProvenOfAll(&MeshSearch::isProvenTooLarge)},
                       cluster_);

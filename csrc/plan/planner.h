@@ -26,6 +26,9 @@ struct PlanOptions {
   std::map<std::string, std::string> forced;
   // Forward and backward run this often per step, the update once.
   int num_microbatches = 1;
+  // The step is a pipeline stage that has so many microbatches between their forward and their
+  // backward at once (interop/schedule.h, microbatchesInFlight); counts in the memory alone.
+  int microbatches_in_flight = 1;
   // Wall-clock seconds for the search over all mesh shapes together.
   double time_limit_s = 60;
   // Once the gap is at most this, no long search is made for the rest; 0 always asks for a proof.

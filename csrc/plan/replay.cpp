@@ -133,6 +133,7 @@ class Runner {
         readResult(result, node);
       }
     }
+    replay_.end_of_ops = now() + 1;
     finish();
     return std::move(replay_);
   }
@@ -150,7 +151,7 @@ class Runner {
     replay_.buffers.push_back(
         {root, spec,
          localBytes(sharded_.atoms(root), graph_.meta(root).dtype, spec, stage_.mesh_shape),
-         kinds_.of(root.node), now(), now()});
+         kinds_.of(root.node), now(), now(), !spansMicrobatches(graph_.node(root.node))});
     return static_cast<int>(replay_.buffers.size()) - 1;
   }
 
@@ -203,6 +204,7 @@ class Runner {
   void runInput(NodeId node) {
     const OpChoice& choice = *choice_of_[node.index()];
     own_[node.index()] = {{choice.outputs.front(), makeBuffer({node, 0}, choice.outputs.front())}};
+    replay_.buffers.back().per_microbatch = graph_.node(node).input->per_microbatch;
   }
 
   // What operand `operand` of `node` reads, converted for it alone where need be.
@@ -353,54 +355,10 @@ class Runner {
   Replay replay_;
 };
 
-std::int64_t& slot(MemoryAtPeak& memory, BufferKind kind) {
-  switch (kind) {
-    case BufferKind::kParameter:
-      return memory.parameters;
-    case BufferKind::kGradient:
-      return memory.gradients;
-    case BufferKind::kOptimizer:
-      return memory.optimizer;
-    case BufferKind::kActivation:
-      return memory.activations;
-    case BufferKind::kOther:
-      break;
-  }
-  return memory.other;
-}
-
 }  // namespace
 
 Replay replayPlan(const ShardedGraph& graph, const StagePlan& stage, const DeviceMesh& mesh) {
   return Runner(graph, stage, mesh).run();
-}
-
-PeakMemory peakMemory(const Replay& replay) {
-  std::vector<std::int64_t> change(replay.moments.size() + 1, 0);
-  for (const Buffer& buffer : replay.buffers) {
-    change[static_cast<std::size_t>(buffer.made)] += buffer.bytes;
-    change[static_cast<std::size_t>(buffer.last_read) + 1] -= buffer.bytes;
-  }
-  PeakMemory peak;
-  std::int64_t alive = 0;
-  for (std::size_t moment = 0; moment < replay.moments.size(); ++moment) {
-    alive += change[moment];
-    if (alive > peak.bytes) {
-      peak.bytes = alive;
-      peak.moment = static_cast<std::int64_t>(moment);
-    }
-  }
-  for (std::size_t index = 0; index < replay.buffers.size(); ++index) {
-    const Buffer& buffer = replay.buffers[index];
-    if (buffer.made <= peak.moment && peak.moment <= buffer.last_read) {
-      slot(peak.by_kind, buffer.kind) += buffer.bytes;
-      if (peak.largest < 0 ||
-          buffer.bytes > replay.buffers[static_cast<std::size_t>(peak.largest)].bytes) {
-        peak.largest = static_cast<int>(index);
-      }
-    }
-  }
-  return peak;
 }
 
 }  // namespace shardwright

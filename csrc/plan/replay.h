@@ -22,6 +22,7 @@ struct Buffer {
   BufferKind kind = BufferKind::kActivation;
   std::int64_t made = 0;
   std::int64_t last_read = 0;
+  bool per_microbatch = false;  // a pipeline stage has one for each microbatch in flight
 };
 
 // One conversion as it takes place: for a conversion point, a single consumer, or a result.
@@ -38,6 +39,8 @@ struct Replay {
   std::vector<ConversionEvent> conversions;
   // What happens at each moment: the op that runs or that a conversion is made for.
   std::vector<NodeId> moments;
+  // From this moment on results are read, in the name of the ops that made them.
+  std::int64_t end_of_ops = 0;
 };
 
 // Follows the emission: conversions of op outputs right after the op, those of inputs right before
@@ -45,14 +48,5 @@ struct Replay {
 // has been read last. Throws PlanError [E314] where a value arrives in a spec that cannot be
 // converted or must not be (in-place updates).
 Replay replayPlan(const ShardedGraph& graph, const StagePlan& stage, const DeviceMesh& mesh);
-
-// Peak over the moments of the bytes alive, and what they are.
-struct PeakMemory {
-  std::int64_t bytes = 0;
-  std::int64_t moment = 0;
-  MemoryAtPeak by_kind;
-  int largest = -1;  // index of the largest buffer alive at the peak
-};
-PeakMemory peakMemory(const Replay& replay);
 
 }  // namespace shardwright

@@ -33,6 +33,10 @@ bool accumulatesMicrobatches(const Node& node) {
   return node.op == "shardwright.accumulate.default";
 }
 
+bool spansMicrobatches(const Node& node) {
+  return accumulatesMicrobatches(node) || node.op == "shardwright.collect.default";
+}
+
 ValueRef bufferOwner(const ShardedGraph& graph, ValueRef value) {
   for (;;) {
     value = graph.root(value);

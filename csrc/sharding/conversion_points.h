@@ -67,6 +67,10 @@ ValueRef bufferOwner(const ShardedGraph& graph, ValueRef value);
 // memory throughout.
 bool accumulatesMicrobatches(const Node& node);
 
+// Whether what `node` gives is one for all microbatches: a sum over them or a joined result. All
+// else that forward and backward make is there once per microbatch.
+bool spansMicrobatches(const Node& node);
+
 // All points, ordered by value, then group.
 std::vector<ConversionPoint> conversionPoints(const ShardedGraph& graph);
 

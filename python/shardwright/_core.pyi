@@ -510,6 +510,7 @@ class Plan:
         cluster: Cluster,
         stages: Sequence[StagePlan],
         num_microbatches: int,
+        microbatches_in_flight: int = 1,
     ) -> None: ...
     @property
     def graph_hash(self) -> str: ...
@@ -519,6 +520,8 @@ class Plan:
     def stages(self) -> list[StagePlan]: ...
     @property
     def num_microbatches(self) -> int: ...
+    @property
+    def microbatches_in_flight(self) -> int: ...
     @property
     def certificate(self) -> Certificate: ...
 
@@ -550,6 +553,7 @@ def plan_step(
     memory_limit_bytes: int | None,
     forced: dict[str, str],
     num_microbatches: int,
+    microbatches_in_flight: int = 1,
     time_limit_s: float,
     relative_gap: float = 1e-4,
     shard_all_products: bool,

@@ -60,7 +60,7 @@ def table_from_fx(
             spec = None if inputs is None else inputs[len(input_nodes)]
             input_nodes.append(writer.add_input(node, _label(node, spec)))
         elif node.op == "get_attr":
-            label = {"kind": "constant", "name": str(node.target), "parameter": "", "key": ""}
+            label = _plain_label("constant", str(node.target))
             writer.add_input(node, label, _attribute(graph_module, str(node.target)))
         elif node.op == "call_function":
             writer.add_call(node)
@@ -118,7 +118,7 @@ class _TableWriter:
         return self._refs[node]
 
     def add_input(
-        self, node: fx.Node, label: dict[str, str], tensor: torch.Tensor | None = None
+        self, node: fx.Node, label: dict[str, Any], tensor: torch.Tensor | None = None
     ) -> int:
         value = node.meta["val"] if tensor is None else tensor
         return self._add(node, "input", (), {}, value, label)
@@ -147,7 +147,7 @@ class _TableWriter:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         value: Any,
-        label: dict[str, str] | None,
+        label: dict[str, Any] | None,
     ) -> int:
         values = value if isinstance(value, (list, tuple)) else [value]
         index = len(self.nodes)
@@ -209,14 +209,19 @@ def _normalized(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
     return args, kwargs
 
 
-def _label(node: fx.Node, spec: InputSpec | None) -> dict[str, str]:
+def _plain_label(kind: str, name: str) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "parameter": "", "key": "", "per_microbatch": False}
+
+
+def _label(node: fx.Node, spec: InputSpec | None) -> dict[str, Any]:
     if spec is None:
-        return {"kind": "batch", "name": node.name, "parameter": "", "key": ""}
+        return _plain_label("batch", node.name)
     return {
         "kind": "batch" if spec.kind == "boundary" else spec.kind,
         "name": spec.name,
         "parameter": spec.parameter or "",
         "key": spec.key or "",
+        "per_microbatch": spec.per_microbatch,
     }
 
 

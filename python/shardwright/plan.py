@@ -165,7 +165,8 @@ class MemoryAtPeak:
         parameters: Stored and gathered parameters.
         gradients: Gradients and what the update makes of them.
         optimizer: Optimizer state.
-        activations: Everything else that forward and backward compute.
+        activations: Everything else that forward and backward compute, with what other microbatches
+            in flight keep for their backward.
         other: Buffers, batch, constants.
     """
 
@@ -291,6 +292,8 @@ class Plan:
         stages: Pipeline stages.
         num_microbatches: How often forward and backward run per step.
         certificate: Recomputed cost, bound and memory.
+        microbatches_in_flight: How many hold activations at once, where the plan is of a stage of a
+            pipeline; counts in the memory.
         stats: How it was found, None for a loaded plan.
         origin: What it was searched with, None for a plan that was loaded or sent.
     """
@@ -300,6 +303,7 @@ class Plan:
     stages: tuple[StagePlan, ...]
     num_microbatches: int
     certificate: Certificate
+    microbatches_in_flight: int = 1
     stats: SearchStats | None = field(default=None, compare=False)
     origin: PlanOrigin | None = field(default=None, compare=False)
 
@@ -371,6 +375,7 @@ class Plan:
             "graph_hash": self.graph_hash,
             "cluster": self.cluster.to_dict(),
             "num_microbatches": self.num_microbatches,
+            "microbatches_in_flight": self.microbatches_in_flight,
             "certificate": plain(self.certificate),
             "stages": [plain(stage) for stage in self.stages],
         }
@@ -441,7 +446,13 @@ class Plan:
             )
             for stage in self.stages
         ]
-        return _core.Plan(self.graph_hash, self.cluster.to_core(), stages, self.num_microbatches)
+        return _core.Plan(
+            self.graph_hash,
+            self.cluster.to_core(),
+            stages,
+            self.num_microbatches,
+            self.microbatches_in_flight,
+        )
 
     def validate(self, step_graph: StepGraph) -> Certificate:
         """Recomputes the certificate on a step graph and compares.
@@ -676,6 +687,7 @@ def plan_from_core(
             for stage in core.stages
         ),
         num_microbatches=core.num_microbatches,
+        microbatches_in_flight=core.microbatches_in_flight,
         certificate=certificate_from_core(core.certificate),
         stats=stats,
         origin=origin,

@@ -54,13 +54,16 @@ def read_plan_at(document: Reader) -> Plan:
     """As `read_plan`, for a plan that is part of a file."""
     check_format(document, FORMAT, VERSION)
     fields = document.fields(
-        ("format", "version", "graph_hash", "cluster", "num_microbatches", "certificate", "stages")
+        ("format", "version", "graph_hash", "cluster", "num_microbatches", "certificate", "stages"),
+        optional=("microbatches_in_flight",),
     )
+    in_flight = fields.get("microbatches_in_flight")
     cluster = read_cluster(fields["cluster"])
     plan = Plan(
         graph_hash=fields["graph_hash"].text(pattern=r"[0-9a-f]{64}"),
         cluster=cluster,
         num_microbatches=fields["num_microbatches"].integer(1, 2**20),
+        microbatches_in_flight=1 if in_flight is None else in_flight.integer(1, 2**20),
         certificate=_certificate(fields["certificate"]),
         stages=fields["stages"].items(_stage, least=1, most=4096),
     )
@@ -223,6 +226,11 @@ def contradiction(what: str, *values: str) -> PlanError:
 
 
 def _check_stages(plan: Plan) -> None:
+    if plan.microbatches_in_flight > plan.num_microbatches:
+        raise contradiction(
+            "more microbatches are in flight than there are",
+            f"{plan.microbatches_in_flight} of {plan.num_microbatches}",
+        )
     seen_nodes: set[str] = set()
     for number, stage in enumerate(plan.stages):
         where = f"stage {number}"

@@ -36,6 +36,7 @@ def plan(
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
+    microbatches_in_flight: int = 1,
     time_limit_s: float = 60.0,
     relative_gap: float = 1e-4,
     shard_all_products: bool = False,
@@ -81,6 +82,7 @@ def plan(
     stage_meshes: Sequence[Sequence[int]] | None = None,
     stage_boundaries: Sequence[str] | None = None,
     stages_per_rank: int = 1,
+    microbatches_in_flight: int = 1,
     time_limit_s: float = 60.0,
     relative_gap: float = 1e-4,
     shard_all_products: bool = False,
@@ -113,6 +115,9 @@ def plan(
         stage_boundaries: What begins the second, third, ... stage: names of modules, or fx names of
             forward nodes; by default the layers that are found are shared out evenly by FLOPs.
         stages_per_rank: How many stages run on the same ranks, see `sw.parallelize`.
+        microbatches_in_flight: How many microbatches are between their forward and their backward
+            at once, when the step is one stage of a pipeline: all hold activations, while one is
+            computed.
         time_limit_s: Seconds for the search.
         relative_gap: Once (cost - lower bound) / cost is at most this, no long search is made for
             the rest; 0 always asks for a proof.
@@ -128,7 +133,8 @@ def plan(
     Raises:
         ConfigError: E521 for a memory limit that is none, E522 for a mesh that is none, E523 for a
             forced name that matches nothing, E524 when neither cluster nor mesh is given, E526 for
-            a batch that cannot be cut, E527 and E528 for stages that cannot be.
+            a batch that cannot be cut, E527 and E528 for stages that cannot be, E520 for more
+            microbatches in flight than there are.
         ClusterError: E351 for a mesh that is larger than the cluster, E352 for an unknown preset.
         CaptureError: When the step cannot be captured.
         RuleError: For an op without a rule.
@@ -145,6 +151,7 @@ def plan(
         _number("relative_gap", relative_gap, "a number, 0 or more", "1e-4"),
         shard_all_products,
         on_progress,
+        _integer("microbatches_in_flight", microbatches_in_flight),
     )
     shape = mesh_shape(mesh)
     constraints = StageConstraints.given(
@@ -177,6 +184,7 @@ class SearchRequest:
         relative_gap: gap that is good enough.
         shard_all_products: no matrix product may leave a mesh axis idle.
         on_progress: told about running searches.
+        microbatches_in_flight: how many hold activations at once, where the step is a stage.
     """
 
     memory_limit_bytes: int | None = None
@@ -185,6 +193,7 @@ class SearchRequest:
     relative_gap: float = 1e-4
     shard_all_products: bool = False
     on_progress: Progress | None = None
+    microbatches_in_flight: int = 1
 
 
 def plan_graph(
@@ -224,6 +233,7 @@ def plan_graph(
         memory_limit_bytes=request.memory_limit_bytes,
         forced=dict(origin.forced),
         num_microbatches=step_graph.num_microbatches,
+        microbatches_in_flight=request.microbatches_in_flight,
         time_limit_s=request.time_limit_s,
         relative_gap=request.relative_gap,
         shard_all_products=request.shard_all_products,

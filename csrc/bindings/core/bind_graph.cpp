@@ -75,7 +75,8 @@ InputLabel toLabel(const py::dict& label) {
   return {.kind = parseInputKind(label["kind"].cast<std::string>()),
           .name = label["name"].cast<std::string>(),
           .parameter = label["parameter"].cast<std::string>(),
-          .key = label["key"].cast<std::string>()};
+          .key = label["key"].cast<std::string>(),
+          .per_microbatch = label["per_microbatch"].cast<bool>()};
 }
 
 Node toNode(const py::dict& table) {
@@ -178,6 +179,7 @@ py::dict fromNode(const Node& node) {
     label["name"] = node.input->name;
     label["parameter"] = node.input->parameter;
     label["key"] = node.input->key;
+    label["per_microbatch"] = node.input->per_microbatch;
     table["input"] = label;
   }
   return table;

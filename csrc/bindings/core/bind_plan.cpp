@@ -62,8 +62,8 @@ PlanResult planStepFromPython(const ShardedGraph& graph, const Cluster& cluster,
                               std::optional<std::vector<int>> mesh_shape,
                               std::optional<std::int64_t> memory_limit_bytes,
                               std::map<std::string, std::string> forced, int num_microbatches,
-                              double time_limit_s, double relative_gap, bool shard_all_products,
-                              std::string graph_hash,
+                              int microbatches_in_flight, double time_limit_s, double relative_gap,
+                              bool shard_all_products, std::string graph_hash,
                               const std::optional<py::function>& on_progress) {
   InterruptPoll poll;
   PlanOptions options;
@@ -71,6 +71,7 @@ PlanResult planStepFromPython(const ShardedGraph& graph, const Cluster& cluster,
   options.memory_limit_bytes = memory_limit_bytes;
   options.forced = std::move(forced);
   options.num_microbatches = num_microbatches;
+  options.microbatches_in_flight = microbatches_in_flight;
   options.time_limit_s = time_limit_s;
   options.relative_gap = relative_gap;
   options.shard_all_products = shard_all_products;
@@ -94,6 +95,7 @@ CertifiedCost certifyFromPython(const ShardedGraph& graph, const Plan& plan) {
   CertifyOptions options;
   const double microbatches = plan.num_microbatches;
   options.phase_weight = {microbatches, microbatches, 1};
+  options.microbatches_in_flight = plan.microbatches_in_flight;
   return certifyPlan(graph, stage, mesh, plan.cluster, options);
 }
 
@@ -196,20 +198,22 @@ void bindPlan(py::module_& module) {
   bindCertificate(module);
   py::class_<Plan>(module, "Plan", "The planner's plan; see shardwright.Plan.")
       .def(py::init([](std::string graph_hash, Cluster cluster, std::vector<StagePlan> stages,
-                       int num_microbatches) {
+                       int num_microbatches, int microbatches_in_flight) {
              Plan plan;
              plan.graph_hash = std::move(graph_hash);
              plan.cluster = std::move(cluster);
              plan.stages = std::move(stages);
              plan.num_microbatches = num_microbatches;
+             plan.microbatches_in_flight = microbatches_in_flight;
              return plan;
            }),
            py::arg("graph_hash"), py::arg("cluster"), py::arg("stages"),
-           py::arg("num_microbatches"))
+           py::arg("num_microbatches"), py::arg("microbatches_in_flight") = 1)
       .def_readonly("graph_hash", &Plan::graph_hash)
       .def_readonly("cluster", &Plan::cluster)
       .def_readonly("stages", &Plan::stages)
       .def_readonly("num_microbatches", &Plan::num_microbatches)
+      .def_readonly("microbatches_in_flight", &Plan::microbatches_in_flight)
       .def_readonly("certificate", &Plan::certificate);
   py::class_<MeshTrial>(module, "MeshTrial", "What became of one candidate mesh shape.")
       .def_readonly("mesh_shape", &MeshTrial::mesh_shape)
@@ -224,8 +228,9 @@ void bindPlan(py::module_& module) {
   module.def(
       "plan_step", &planStepFromPython, py::arg("graph"), py::arg("cluster"), py::kw_only(),
       py::arg("mesh_shape"), py::arg("memory_limit_bytes"), py::arg("forced"),
-      py::arg("num_microbatches"), py::arg("time_limit_s"), py::arg("relative_gap") = 1e-4,
-      py::arg("shard_all_products"), py::arg("graph_hash"), py::arg("on_progress") = py::none(),
+      py::arg("num_microbatches"), py::arg("microbatches_in_flight") = 1, py::arg("time_limit_s"),
+      py::arg("relative_gap") = 1e-4, py::arg("shard_all_products"), py::arg("graph_hash"),
+      py::arg("on_progress") = py::none(),
       "The fastest certified plan of a step on a cluster. Raises InfeasibleError, PlanError, "
       "ConfigError.");
   module.def(

@@ -126,6 +126,8 @@ def _check_stages(plan: PipelinePlan) -> None:
             raise contradiction("the plan of a stage has stages", where)
         if stage.plan.num_microbatches != plan.num_microbatches:
             raise contradiction("a stage has another number of microbatches", where)
+        if stage.plan.microbatches_in_flight != stage.microbatches_in_flight:
+            raise contradiction("a stage counts another number of microbatches in flight", where)
         if stage.microbatches_in_flight > plan.num_microbatches:
             raise contradiction("more microbatches are in flight than there are", where)
         if stage.backward_weight_us > stage.backward_us:

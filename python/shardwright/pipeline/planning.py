@@ -91,7 +91,11 @@ def plan_options(
             stage.cluster,
             stage.mesh,
             dataclasses.replace(
-                request, forced=wanted, time_limit_s=share, memory_limit_bytes=own_limit
+                request,
+                forced=wanted,
+                time_limit_s=share,
+                memory_limit_bytes=own_limit,
+                microbatches_in_flight=stage.microbatches_in_flight,
             ),
         )
 

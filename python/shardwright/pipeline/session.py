@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ from shardwright.runtime.ownership import owners, replace_tensors
 from shardwright.runtime.section_loop import StepRun
 from shardwright.runtime.session import Lowered, Part, Prepared, Runnable, Session
 from shardwright.runtime.stage_transfer import PendingTransfer, StageTransfer
+
+# Messages of one transfer, each of a microbatch, that are on their way at once.
+_MAX_PENDING_SENDS = 2
 
 PipelinePlanner = Callable[[StepGraph, int, torch.device], Pipeline]
 
@@ -279,13 +283,18 @@ class _Messages(Transport[Tensor]):
 
     def __init__(self, transfers: Mapping[Any, StageTransfer]) -> None:
         self._transfers = transfers
-        self._sends: list[PendingTransfer] = []
+        self._sends: dict[Transfer, deque[PendingTransfer]] = {}
         self._posted: dict[tuple[Transfer, int | None], PendingTransfer] = {}
 
     def send(self, transfer: PlannedTransfer, microbatch: int | None, value: Tensor) -> None:
-        """Posts it; `finish` waits."""
-        started = self._transfers[transfer.transfer].start(value, microbatch or 0)
-        self._sends.append(started)
+        """Posts it and waits for the last but one of the same transfer, so that no more are held.
+
+        The order of the schedule lets every send wait for its receiver.
+        """
+        pending = self._sends.setdefault(transfer.transfer, deque())
+        if len(pending) == _MAX_PENDING_SENDS:
+            pending.popleft().wait()
+        pending.append(self._transfers[transfer.transfer].start(value, microbatch or 0))
 
     def post(self, transfer: PlannedTransfer, microbatch: int | None) -> None:
         """Posts the receives; the messages go on while this rank computes."""
@@ -306,6 +315,7 @@ class _Messages(Transport[Tensor]):
 
     def finish(self) -> None:
         """Waits until all that was sent has arrived."""
-        for pending in self._sends:
-            pending.wait()
+        for pending in self._sends.values():
+            for sent in pending:
+                sent.wait()
         self._sends.clear()

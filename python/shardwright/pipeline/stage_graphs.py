@@ -305,11 +305,14 @@ class _StageWriter:
             if node in self.rank and node not in incoming:
                 self.copies[node] = self.graph.node_copy(node)
                 self.inputs.append(spec)
-        for node in incoming:
+        for node, transfer in incoming.items():
             boundary = self.graph.placeholder(f"{node.name}_received")
             boundary.meta = {**node.meta, "phase": "forward"}
             self.copies[node] = boundary
-            self.inputs.append(InputSpec("boundary", node.name, meta=node.meta["val"]))
+            each = transfer.when == "forward"
+            self.inputs.append(
+                InputSpec("boundary", node.name, meta=node.meta["val"], per_microbatch=each)
+            )
         outgoing = self._outgoing()
         sends: list[fx.Node] = []
         for key, node in self._ordered(incoming, outgoing):

@@ -91,6 +91,11 @@ def _figures(first: Plan, second: Plan) -> list[str]:
         ("cluster", str(first.cluster), str(second.cluster)),
         ("mesh", shape_text(first.mesh_shape), shape_text(second.mesh_shape)),
         ("microbatches", str(first.num_microbatches), str(second.num_microbatches)),
+        (
+            "microbatches in flight",
+            str(first.microbatches_in_flight),
+            str(second.microbatches_in_flight),
+        ),
         ("time", time_text(a.cost_us), time_text(b.cost_us)),
         ("compute", time_text(a.compute_us), time_text(b.compute_us)),
         ("communication", time_text(a.communication_us), time_text(b.communication_us)),

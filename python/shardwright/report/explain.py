@@ -214,6 +214,7 @@ def _with_forced(
             memory_limit_bytes=origin.memory_limit_bytes,
             forced={**origin.forced, name: text},
             num_microbatches=plan.num_microbatches,
+            microbatches_in_flight=plan.microbatches_in_flight,
             time_limit_s=time_limit_s,
             shard_all_products=origin.shard_all_products,
             graph_hash=plan.graph_hash,

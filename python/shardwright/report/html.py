@@ -28,6 +28,7 @@ from shardwright.report.units import (
     bytes_text,
     count_text,
     gap_text,
+    microbatches_text,
     seconds_text,
     shape_text,
     time_text,
@@ -109,7 +110,7 @@ def _header(plan: Plan) -> str:
             str(plan.cluster),
             f"mesh {shape_text(plan.mesh_shape)}",
             count_text(len(plan.stages), "stage"),
-            count_text(plan.num_microbatches, "microbatch"),
+            microbatches_text(plan.num_microbatches, plan.microbatches_in_flight),
         ]
     )
     return (

@@ -14,8 +14,9 @@ def plan_numbers(plan: Plan) -> dict[str, Any]:
     Returns:
         `time_us`, `lower_bound_us`, `gap`, `status`, `peak_memory_bytes`, `mesh`, `stages` (one
         object per stage with its `mesh`, `ranks` and number of `ops`), `num_microbatches`,
-        `collectives` (by kind: `count`, `bytes`, `ring_bytes_per_device`, `cost_us`) and
-        `seconds` (by phase of planning; empty for a loaded plan).
+        `microbatches_in_flight`, `collectives` (by kind: `count`, `bytes`,
+        `ring_bytes_per_device`, `cost_us`) and `seconds` (by phase of planning; empty for a loaded
+        plan).
     """
     certificate = plan.certificate
     return {
@@ -30,6 +31,7 @@ def plan_numbers(plan: Plan) -> dict[str, Any]:
             for stage in plan.stages
         ],
         "num_microbatches": plan.num_microbatches,
+        "microbatches_in_flight": plan.microbatches_in_flight,
         "collectives": {
             kind: {
                 "count": count.count,

@@ -25,6 +25,7 @@ from shardwright.report.summary import plain_words
 from shardwright.report.units import (
     bytes_text,
     count_text,
+    microbatches_text,
     seconds_text,
     shape_text,
     share_text,
@@ -92,7 +93,8 @@ def _header(plan: Plan) -> Text:
     text.append(f" on {plan.cluster}", style="not bold")
     text.append(f"\nmesh {shape_text(plan.mesh_shape)}", style="not bold")
     text.append(f", {count_text(len(plan.stages), 'stage')}", style="not bold")
-    text.append(f", {count_text(plan.num_microbatches, 'microbatch')}", style="not bold")
+    microbatches = microbatches_text(plan.num_microbatches, plan.microbatches_in_flight)
+    text.append(f", {microbatches}", style="not bold")
     return text
 
 

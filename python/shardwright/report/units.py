@@ -54,3 +54,9 @@ def count_text(count: int, noun: str) -> str:
     """`"1 device"`, `"8 devices"`, `"2 microbatches"`."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{count} {noun if count == 1 else plural}"
+
+
+def microbatches_text(count: int, in_flight: int) -> str:
+    """`"1 microbatch"`, `"8 microbatches, 3 microbatches in flight"`."""
+    text = count_text(count, "microbatch")
+    return text if in_flight == 1 else f"{text}, {count_text(in_flight, 'microbatch')} in flight"

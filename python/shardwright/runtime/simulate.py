@@ -143,13 +143,14 @@ class Simulation:
         _check_same_shape(lanes)
         environments: list[dict[fx.Node, Any]] = [{} for _ in lanes]
         last_use = [_last_uses(lane) for lane in lanes]
-        taken = iter(values)
+        taken = values[::-1]
+        values.clear()
         result: list[RankValues] = []
         with torch.no_grad():
             for position, model in enumerate(lanes[0]):
                 nodes = [lane[position] for lane in lanes]
                 if model.op == "placeholder":
-                    outcome = next(taken)
+                    outcome = taken.pop()
                 elif model.op == "output":
                     gathered = [
                         fx.node.map_arg(node.args[0], env.__getitem__)
@@ -163,7 +164,6 @@ class Simulation:
                     environments[rank][node] = outcome[rank]
                     for dead in last_use[rank].get(node, ()):
                         environments[rank].pop(dead, None)
-        values.clear()
         return result
 
     def _call(

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "base/error.h"
 #include "intraop/model.h"
 #include "intraop/solve.h"
 #include "plan/small_graph.h"
 #include "plan/validate.h"
+#include "sharding/conversion_points.h"
 #include "sharding/registry.h"
 
 namespace shardwright {
@@ -157,6 +161,125 @@ TEST_F(OneProduct, SearchAndCertificateAgreeOnCostAndNearlyOnPeak) {
       certifyPlan(sharded_, model.stagePlan(answer.choice), mesh, Cluster{}, {});
   EXPECT_EQ(cost.cost_units, answer.cost);
   EXPECT_GE(cost.certificate.peak_memory_bytes, answer.peak_bytes);
+}
+
+// Forward h = x w, backward g = h w, and the sum of g over microbatches, which is returned.
+class OneStage : public testing::Test {
+ protected:
+  explicit OneStage(bool receives = false)
+      : graph_(make(receives)), sharded_(graph_, builtinRules()) {}
+
+  static Graph make(bool receives) {
+    SmallGraph graph;
+    const ValueRef x = graph.input("x", {8, 4});
+    const ValueRef w = graph.input("w", {4, 4}, InputKind::kParameter);
+    const ValueRef h = graph.mm("h", x, w);
+    const ValueRef g = graph.mm("g", h, w, Phase::kBackward);
+    graph.result(graph.op("sum", "shardwright.accumulate.default", {g}, {8, 4}, Phase::kUpdate));
+    return receives ? graph.buildReceiving(x) : graph.build();
+  }
+  Certificate certify(int in_flight, const ShardingSpec& rows = kWhole) const {
+    StagePlan plan = {{1},
+                      {0},
+                      {{NodeId(0), {}, {rows}},
+                       {NodeId(1), {}, {kWhole}},
+                       {NodeId(2), {rows, kWhole}, {rows}},
+                       {NodeId(3), {rows, kWhole}, {rows}},
+                       {NodeId(4), {rows}, {rows}}},
+                      {}};
+    for (const ConversionPoint& point : conversionPoints(sharded_)) {
+      plan.conversions.push_back(
+          {point.value, point.group, point.value.node == NodeId(1) ? kWhole : rows, false});
+    }
+    CertifyOptions options;
+    options.microbatches_in_flight = in_flight;
+    return certifyPlan(sharded_, plan, byteMesh(1), Cluster{}, options).certificate;
+  }
+
+  Graph graph_;
+  ShardedGraph sharded_;
+};
+
+TEST_F(OneStage, MicrobatchesInFlightKeepWhatBackwardReads) {
+  // x 128 and w 64 stay, the sum 128 is there throughout; at g: h 128 and g 128.
+  EXPECT_EQ(certify(1).peak_memory_bytes, 128 + 64 + 128 + 128 + 128);
+  // Two more h; neither x nor w, neither the sum nor g.
+  const Certificate three = certify(3);
+  EXPECT_EQ(three.peak_memory_bytes, 128 + 64 + 128 + 128 + 128 + 2 * 128);
+  EXPECT_EQ(three.peak_node, "g");
+  EXPECT_EQ(three.at_peak.activations, 3 * 128);
+  EXPECT_EQ(three.at_peak.gradients, 2 * 128);
+  EXPECT_EQ(three.at_peak.other, 128);
+}
+
+TEST_F(OneStage, NoMicrobatchWaitsInTheUpdate) {
+  const Certificate three = certify(3);
+  EXPECT_EQ(three.memory_timeline.front().memory.activations, 2 * 128);
+  EXPECT_EQ(three.memory_timeline.back().phase, Phase::kUpdate);
+  EXPECT_EQ(three.memory_timeline.back().memory.activations, 0);
+  EXPECT_EQ(three.memory_timeline.back().memory.total(), 128 + 64 + 128);
+}
+
+TEST_F(OneStage, SearchCountsTheSameMicrobatches) {
+  const DeviceMesh mesh = byteMesh(1);
+  for (const int in_flight : {1, 3}) {
+    ModelOptions options;
+    options.microbatches_in_flight = in_flight;
+    const Answer answer = solve(Model(sharded_, mesh, Cluster{}, options).problem());
+    EXPECT_EQ(answer.peak_bytes, certify(in_flight).peak_memory_bytes);
+  }
+}
+
+// Two layers with their backward, parameters in parts: gathered once and kept, or twice.
+TEST(InFlight, SearchNeverHoldsMoreThanTheCertificate) {
+  SmallGraph small;
+  const ValueRef x = small.input("x", {8, 8});
+  const ValueRef w = small.input("w", {8, 8}, InputKind::kParameter);
+  const ValueRef v = small.input("v", {8, 8}, InputKind::kParameter);
+  const ValueRef h = small.mm("h", x, w);
+  const ValueRef a = small.op("a", "aten.relu.default", {h}, {8, 8});
+  const ValueRef y = small.mm("y", a, v);
+  const ValueRef dy = small.op("dy", "aten.relu.default", {y}, {8, 8}, Phase::kBackward);
+  const ValueRef da = small.mm("da", dy, v, Phase::kBackward);
+  const ValueRef dv = small.mm("dv", a, dy, Phase::kBackward);
+  const ValueRef dh = small.op("dh", "aten.mul.Tensor", {da, h}, {8, 8}, Phase::kBackward);
+  const ValueRef dw = small.mm("dw", x, dh, Phase::kBackward);
+  for (const ValueRef& gradient : {dv, dw}) {
+    small.result(small.op("sum" + std::to_string(gradient.node.index()),
+                          "shardwright.accumulate.default", {gradient}, {8, 8}, Phase::kUpdate));
+  }
+  const Graph graph = small.build();
+  const ShardedGraph sharded(graph, builtinRules());
+  const DeviceMesh mesh = byteMesh(2);
+  std::set<std::int64_t> peaks;
+  for (const int in_flight : {1, 2, 5}) {
+    ModelOptions options;
+    options.microbatches_in_flight = in_flight;
+    options.shard_all_products = true;
+    const Model model(sharded, mesh, Cluster{}, options);
+    for (std::int64_t limit = 1024; limit <= 8192; limit += 128) {
+      const Answer answer = solve(model.problem().withMemoryLimit(limit));
+      if (answer.choice.empty()) continue;
+      CertifyOptions certify_options;
+      certify_options.microbatches_in_flight = in_flight;
+      const CertifiedCost cost =
+          certifyPlan(sharded, model.stagePlan(answer.choice), mesh, Cluster{}, certify_options);
+      EXPECT_LE(answer.peak_bytes, cost.certificate.peak_memory_bytes) << in_flight;
+      EXPECT_EQ(answer.cost, cost.cost_units);
+      peaks.insert(answer.peak_bytes);
+    }
+  }
+  EXPECT_GE(peaks.size(), 6U);
+}
+
+class ReceivingStage : public OneStage {
+ protected:
+  ReceivingStage() : OneStage(true) {}
+};
+
+TEST_F(ReceivingStage, WhatEachMicrobatchReceivesIsKeptForEach) {
+  EXPECT_EQ(certify(1).peak_memory_bytes, 576);
+  EXPECT_EQ(certify(3).peak_memory_bytes, 576 + 2 * (128 + 128));
 }
 
 }  // namespace

@@ -41,6 +41,16 @@ TEST(Infeasible, OnlyAProofSaysThatNoneFits) {
   EXPECT_EQ(proven.find("time_limit_s"), std::string::npos) << proven;
 }
 
+TEST(Infeasible, TellsHowManyMicrobatchesTheActivationsAreOf) {
+  FailedSearch search = searchWithPeak();
+  EXPECT_EQ(messageOf(search).find("in flight"), std::string::npos);
+  search.microbatches_in_flight = 4;
+  const std::string message = messageOf(search);
+  EXPECT_NE(message.find("4 microbatches in flight: activations are those of all of them"),
+            std::string::npos)
+      << message;
+}
+
 TEST(Infeasible, OnlyAProofSaysThatNoneIsValid) {
   FailedSearch search{.mesh_shapes = {{2, 2}}, .limit_bytes = 1024, .time_limit_s = 2.5};
   const std::string found = messageOf(search);

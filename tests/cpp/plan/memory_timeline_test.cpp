@@ -39,7 +39,7 @@ class Timeline : public testing::Test {
 };
 
 TEST_F(Timeline, KeepsTheHighestMomentOfEachStretch) {
-  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, 2);
+  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, {}, 2);
   ASSERT_EQ(samples.size(), 2u);
   EXPECT_EQ(samples[0].moment, 1);
   EXPECT_EQ(samples[1].moment, 3);
@@ -51,7 +51,7 @@ TEST_F(Timeline, KeepsTheHighestMomentOfEachStretch) {
 TEST_F(Timeline, GivesShortPhasesAsManySamplesAsLongOnes) {
   // 60 more moments of the update; forward keeps its three samples.
   replay_.moments.resize(66, NodeId(2));
-  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, 6);
+  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, {}, 6);
   ASSERT_EQ(samples.size(), 6u);
   EXPECT_EQ(samples[2].moment, 2);
   EXPECT_EQ(samples[2].phase, Phase::kForward);
@@ -59,14 +59,14 @@ TEST_F(Timeline, GivesShortPhasesAsManySamplesAsLongOnes) {
 }
 
 TEST_F(Timeline, HoldsThePeakAndThePhaseOfTheOpThatRuns) {
-  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, 1);
+  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, {}, 1);
   ASSERT_EQ(samples.size(), 1u);
-  EXPECT_EQ(samples[0].memory.total(), peakMemory(replay_).bytes);
+  EXPECT_EQ(samples[0].memory.total(), peakMemory(replay_, {}).bytes);
   EXPECT_EQ(samples[0].phase, Phase::kUpdate);
 }
 
 TEST_F(Timeline, TakesEveryMomentWhenThereAreFew) {
-  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, 100);
+  const std::vector<MemorySample> samples = memoryTimeline(*graph_, replay_, {}, 100);
   ASSERT_EQ(samples.size(), 6u);
   const std::vector<std::int64_t> expected = {1, 5, 2, 8, 3, 3};
   for (std::size_t moment = 0; moment < samples.size(); ++moment) {

@@ -27,7 +27,7 @@ class Step {
     node.name = name;
     node.op = "input";
     node.outputs = {{std::move(shape), dtype}};
-    node.input = InputLabel{kind, name, "", ""};
+    node.input = InputLabel{kind, name, "", "", false};
     return add(std::move(node));
   }
 

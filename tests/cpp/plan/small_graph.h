@@ -17,7 +17,7 @@ class SmallGraph {
     node.name = name;
     node.op = "input";
     node.outputs = {{std::move(shape), DType::kFloat32}};
-    node.input = InputLabel{kind, name, "", ""};
+    node.input = InputLabel{kind, name, "", "", false};
     return add(std::move(node));
   }
 
@@ -45,6 +45,11 @@ class SmallGraph {
   void update(ValueRef value, ValueRef input) { outputs_.push_back({value, input.node}); }
 
   Graph build() const { return Graph(nodes_, outputs_); }
+  // With an input that comes anew for each microbatch, from another stage.
+  Graph buildReceiving(ValueRef input) {
+    nodes_[input.node.index()].input->per_microbatch = true;
+    return build();
+  }
 
  private:
   ValueRef add(Node node) {

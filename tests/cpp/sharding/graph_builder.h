@@ -15,7 +15,8 @@ class GraphBuilder {
                  InputKind kind = InputKind::kBatch) {
     Node node;
     node.op = "input";
-    node.input = InputLabel{.kind = kind, .name = name, .parameter = "", .key = ""};
+    node.input =
+        InputLabel{.kind = kind, .name = name, .parameter = "", .key = "", .per_microbatch = false};
     node.outputs = {{.shape = std::move(shape), .dtype = DType::kFloat32}};
     return add(name, std::move(node));
   }

@@ -12,7 +12,7 @@ from shardwright.errors import ConfigError
 ROOT = Path(__file__).resolve().parents[4]
 PLAN_KEYS = {
     "time_us", "lower_bound_us", "gap", "status", "peak_memory_bytes", "mesh", "stages",
-    "num_microbatches", "collectives", "seconds",
+    "num_microbatches", "microbatches_in_flight", "collectives", "seconds",
 }  # fmt: skip
 TINY = ["--target", "shardwright.zoo:mlp_tiny"]
 

@@ -148,6 +148,11 @@ def _drop_transfer(data):
     del data["transfers"][0]
 
 
+def _claim_one_in_flight(data):
+    data["stages"][0]["microbatches_in_flight"] = 1
+    data["stages"][0]["plan"]["microbatches_in_flight"] = 1
+
+
 def _scale_time(data):
     data["simulation"]["time_us"] *= 2
     data["certificate"]["time_us"] *= 2
@@ -170,6 +175,8 @@ def _scale_time(data):
         (_set("stages", 1, "first_rank", 2), "E323"),
         (_set("stages", 1, "begin", ""), "E323"),
         (_set("stages", 0, "microbatches_in_flight", 5), "E323"),
+        (_set("stages", 0, "microbatches_in_flight", 1), "E323"),
+        (_set("stages", 0, "plan", "microbatches_in_flight", 1), "E323"),
         (_set("num_microbatches", 8), "E323"),
         (_set("transfers", 0, "source", 7), "E323"),
         (_set("transfers", 0, "cost_us", 1.0), "E323"),
@@ -190,7 +197,7 @@ def test_broken_files_are_refused(change, code):
     [
         _set("transfers", 0, "source_spec", "R"),
         _set("transfers", 0, "bytes", 2**40),
-        _set("stages", 0, "microbatches_in_flight", 1),
+        _claim_one_in_flight,
     ],
 )
 def test_a_plan_that_claims_something_else_fails_its_check(change):
