@@ -1,9 +1,12 @@
 #include "plan/pipeline_search.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <future>
 #include <limits>
 #include <memory>
+#include <thread>
 
 #include "base/error.h"
 #include "interop/boundary_specs.h"
@@ -22,6 +25,9 @@ constexpr std::size_t kMostShapes = 8;
 // Shares of the step's time that filling the memory is taken to cost: no price, one at which memory
 // decides between ways of about equal time, and one at which it decides alone.
 constexpr double kPriceShares[] = {0, 0.3, 10};
+
+// Of one table of a layer class, see LayerCostOptions.
+constexpr double kMaxWork = 5e7;
 
 // As many devices of the cluster as a submesh has.
 Cluster partOf(const Cluster& cluster, const SubmeshShape& shape) {
@@ -71,7 +77,8 @@ class PipelineSearch {
     }
     layers_ = layersOf(step, recomputed);
     const LayerCostOptions costs{.num_microbatches = options.num_microbatches,
-                                 .max_specs = options.max_specs};
+                                 .max_specs = options.max_specs,
+                                 .max_work = kMaxWork};
     plain_costs_ = std::make_unique<LayerCosts>(layers_.plain, registry, costs);
     if (layers_.recomputed) {
       recomputed_costs_ = std::make_unique<LayerCosts>(*layers_.recomputed, registry, costs);
@@ -151,30 +158,41 @@ class PipelineSearch {
   }
 
   std::vector<StageMesh> allMeshes() {
-    const std::vector<MemoryPrice> memory_prices = prices();
     std::vector<StageMesh> meshes;
     for (std::size_t submesh = 0; submesh < submeshes_.size(); ++submesh) {
-      const Cluster part = partOf(cluster_, submeshes_[submesh]);
-      for (const std::vector<int>& shape : candidateMeshShapes(part.numDevices())) {
-        const DeviceMesh mesh(shape, part);
-        addMesh(meshes, submesh, shape, false, plain_costs_->tables(mesh, part, memory_prices));
+      for (const std::vector<int>& shape : candidateMeshShapes(submeshes_[submesh].numDevices())) {
+        meshes.push_back({static_cast<int>(submesh), shape, false, {}});
         if (recomputed_costs_) {
-          addMesh(meshes, submesh, shape, true,
-                  recomputed_costs_->tables(mesh, part, memory_prices));
+          meshes.push_back({static_cast<int>(submesh), shape, true, {}});
         }
       }
     }
+    // Meshes are independent of each other; the largest, which take longest, come first.
+    const std::vector<MemoryPrice> memory_prices = prices();
+    std::atomic<std::size_t> num_begun = 0;
+    const auto work = [&] {
+      for (std::size_t k = num_begun++; k < meshes.size(); k = num_begun++) {
+        fillTables(meshes[meshes.size() - 1 - k], memory_prices);
+      }
+    };
+    std::vector<std::future<void>> workers;
+    for (unsigned thread = 1; thread < std::thread::hardware_concurrency(); ++thread) {
+      workers.push_back(std::async(std::launch::async, work));
+    }
+    work();
+    for (std::future<void>& worker : workers) worker.get();
     return meshes;
   }
 
   // Tables by class of one variant become tables by class of both.
-  void addMesh(std::vector<StageMesh>& meshes, std::size_t submesh, const std::vector<int>& shape,
-               bool recomputed, const std::vector<LayerTable>& tables) const {
-    StageMesh mesh{static_cast<int>(submesh), shape, recomputed, {}};
+  void fillTables(StageMesh& mesh, const std::vector<MemoryPrice>& memory_prices) const {
+    const Cluster part = partOf(cluster_, submeshes_[static_cast<std::size_t>(mesh.submesh)]);
+    const LayerCosts& costs = mesh.recomputed ? *recomputed_costs_ : *plain_costs_;
+    const std::vector<LayerTable> tables =
+        costs.tables(DeviceMesh(mesh.mesh_shape, part), part, memory_prices);
     for (const auto& [plain, again] : layers_.classes) {
-      mesh.tables.push_back(tables[static_cast<std::size_t>(recomputed ? again : plain)]);
+      mesh.tables.push_back(tables[static_cast<std::size_t>(mesh.recomputed ? again : plain)]);
     }
-    meshes.push_back(std::move(mesh));
   }
 
   std::size_t dimsAt(std::size_t layer) const {
