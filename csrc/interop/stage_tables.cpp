@@ -85,10 +85,6 @@ void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
             const StageCost& cost =
                 costs[static_cast<std::size_t>(sequence)][entry * exits.size() + exit];
             if (!cost.possible) continue;
-            if (options_.memory_limit_bytes &&
-                cost.heldBytes() + cost.saved_bytes > *options_.memory_limit_bytes) {
-              continue;
-            }
             found[static_cast<std::size_t>(mesh.submesh)].push_back(
                 {sequence, entries[entry], exits[exit],
                  StageWay{static_cast<int>(m), price, entry, exit, cost}});
@@ -161,6 +157,11 @@ void StageTables::prune(std::vector<StageWay>& ways) const {
     ways.resize(1);
     return;
   }
+  // What does not fit says how much would do, where nothing does.
+  const auto is_too_large = [&](const StageWay& way) {
+    return way.cost.heldBytes() + way.cost.saved_bytes > *options_.memory_limit_bytes;
+  };
+  if (!std::ranges::all_of(ways, is_too_large)) std::erase_if(ways, is_too_large);
   std::vector<StageWay> kept;
   for (const StageWay& way : ways) {
     const bool is_worse = std::ranges::any_of(kept, [&](const StageWay& other) {

@@ -121,8 +121,8 @@ def _add_plan_parser(commands: Any) -> None:
     parser.add_argument("--mesh", metavar="AxB", help="mesh shape such as 2x4 (default: try all)")
     parser.add_argument("--memory-limit", metavar="SIZE", help="per device, such as 14GiB")
     parser.add_argument(
-        "--num-microbatches", type=int, default=1, metavar="N",
-        help="parts in which the batch goes through forward and backward (1)",
+        "--num-microbatches", type=_count_or_auto, default=1, metavar="N|auto",
+        help="parts in which the batch goes through forward and backward; auto: the fastest (1)",
     )  # fmt: skip
     _add_stages(parser)
     parser.add_argument(
@@ -142,7 +142,7 @@ def _add_plan_parser(commands: Any) -> None:
 
 def _add_stages(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--num-stages", type=_stage_count, default=1, metavar="N|auto",
+        "--num-stages", type=_count_or_auto, default=1, metavar="N|auto",
         help="pipeline stages; auto: as many as are fastest (1)",
     )  # fmt: skip
     parser.add_argument(
@@ -164,7 +164,7 @@ def _add_stages(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _stage_count(text: str) -> int | Literal["auto"]:
+def _count_or_auto(text: str) -> int | Literal["auto"]:
     return "auto" if text == "auto" else int(text)
 
 

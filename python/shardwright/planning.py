@@ -35,7 +35,7 @@ def plan(
     mesh: Sequence[int] | int | None = None,
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
-    num_microbatches: int = 1,
+    num_microbatches: int | str = 1,
     microbatches_in_flight: int = 1,
     time_limit_s: float = 60.0,
     relative_gap: float = 1e-4,
@@ -53,7 +53,7 @@ def plan(
     mesh: Sequence[int] | int | None = None,
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
-    num_microbatches: int = 1,
+    num_microbatches: int | str = 1,
     num_stages: int | str,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
@@ -75,7 +75,7 @@ def plan(
     mesh: Sequence[int] | int | None = None,
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
-    num_microbatches: int = 1,
+    num_microbatches: int | str = 1,
     num_stages: int | str = 1,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
@@ -104,7 +104,7 @@ def plan(
         forced: Specs that inputs (by unsharded name; `*` and `?` match) or graph nodes must have,
             as printed: `{"*.mlp.up.weight": "R S0"}`. Needs `mesh`, or `stage_meshes`.
         num_microbatches: In how many parts the batch goes through forward and backward, as in
-            `sw.parallelize`.
+            `sw.parallelize`, or "auto" for the fastest power of two.
         num_stages: In how many pipeline stages the layers run, or "auto" for as many as are
             fastest. Anything but 1 gives a `PipelinePlan`. Stages of which nothing else is given
             are searched: layers, devices, meshes, specs between stages, recomputation.
@@ -141,6 +141,7 @@ def plan(
         PlanError: E330 to E335 when the step cannot run in microbatches or stages.
         InfeasibleError: E203 when nothing fits the memory, E206 when a stage does not.
     """
+    from shardwright.pipeline.microbatch_search import search_microbatches
     from shardwright.pipeline.options import StageConstraints
     from shardwright.pipeline.planning import plan_pipeline
 
@@ -164,13 +165,21 @@ def plan(
         mesh=shape,
     )
     chosen = _cluster(cluster, shape or constraints.all_devices)
-    count = _integer("num_microbatches", num_microbatches)
     started = time.perf_counter()
-    step_graph = _in_microbatches(_captured(step, args, step_kwargs or {}), count)
+    captured = _captured(step, args, step_kwargs or {})
     seconds = {"capture": time.perf_counter() - started}
-    if constraints.num_stages != 1:
-        return plan_pipeline(step_graph, chosen, constraints, request).plan
-    return plan_graph(step_graph, chosen, shape, request, seconds=seconds)
+
+    def timed_plan(graph: StepGraph) -> tuple[float, Plan | PipelinePlan]:
+        if constraints.num_stages == 1:
+            one = plan_graph(graph, chosen, shape, request, seconds=seconds)
+            return one.certificate.cost_us, one
+        stages = plan_pipeline(graph, chosen, constraints, request).plan
+        return stages.time_us, stages
+
+    if num_microbatches == "auto":
+        return search_microbatches(captured, timed_plan)
+    count = _integer("num_microbatches", num_microbatches)
+    return timed_plan(_in_microbatches(captured, count))[1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,9 +56,7 @@ def search_stages(
         InfeasibleError: E205 when no stages fit.
         PlanError: E334 when the step cannot run in stages.
     """
-    layers = layers_for(
-        step_graph, constraints.num_stages or 1, most_layers=_MOST_LAYERS
-    )
+    layers = layers_for(step_graph, constraints.num_stages or 1, most_layers=_MOST_LAYERS)
     found = _core.search_pipeline(
         to_core_graph(step_graph),
         _layers_of(step_graph, layers),

@@ -1,0 +1,123 @@
+"""The search for stages and microbatches of whole steps."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+import shardwright as sw
+from shardwright import zoo
+from shardwright.capture import capture
+from shardwright.errors import ConfigError, InfeasibleError
+from shardwright.pipeline.microbatches import split_microbatches
+from shardwright.pipeline.options import StageConstraints
+from shardwright.pipeline.search import can_search, search_stages
+from shardwright.planning import SearchRequest
+
+
+def _hosts(count, per_host, bandwidth=1000.0):
+    """Hosts that are fast inside, with so many bytes per microsecond between them.
+
+    Arithmetic is slow, so that small models keep all devices busy.
+    """
+    cluster = sw.Cluster.preset("p3.16xlarge", nodes=count, devices_per_host=per_host)
+    link = dataclasses.replace(cluster.inter_host, bandwidth_bytes_per_us=bandwidth)
+    slow = {dtype: flops / 50 for dtype, flops in cluster.peak_flops_per_us.items()}
+    return dataclasses.replace(cluster, inter_host=link, peak_flops_per_us=slow)
+
+
+def _gpt(layers=4, batch_size=32, count=8):
+    step, args = zoo.gpt(
+        hidden=512, layers=layers, heads=8, vocab=1024, batch_size=batch_size, tied=False
+    )
+    return split_microbatches(capture(step, args), count)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return _gpt()
+
+
+def _search(graph, cluster, num_stages, limit=None):
+    request = SearchRequest(memory_limit_bytes=limit)
+    return search_stages(graph, cluster, StageConstraints(num_stages), request)
+
+
+def test_slow_links_between_hosts_become_boundaries_of_stages(graph):
+    found = _search(graph, _hosts(2, 4, 100.0), None)
+    assert [stage.num_devices for stage in found.stages] == [4, 4]
+    assert sorted(stage.first_rank for stage in found.stages) == [0, 4]
+    assert found.claim.lower_bound_us == found.claim.model_time_us
+
+
+def test_fast_links_need_no_stages(graph):
+    assert len(_search(graph, _hosts(1, 4), None).stages) == 1
+
+
+def test_any_number_of_stages_is_as_good_as_the_best_number(graph):
+    cluster = _hosts(2, 2)
+    times = {n: _search(graph, cluster, n).claim.model_time_us for n in (1, 2, 3, 4)}
+    best = _search(graph, cluster, None)
+    assert best.claim.model_time_us == min(times.values())
+    assert times[len(best.stages)] == min(times.values())
+
+
+def test_stages_cover_layers_and_devices(graph):
+    for num_stages in (2, 3, 4):
+        stages = _search(graph, _hosts(2, 2), num_stages).stages
+        assert len(stages) == num_stages
+        ranks = sorted((s.first_rank, s.first_rank + s.num_devices) for s in stages)
+        assert ranks[0][0] == 0
+        assert ranks[-1][1] == 4
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(ranks))
+        assert [stage.begin != "" for stage in stages] == [False] + [True] * (num_stages - 1)
+
+
+def test_the_same_step_gives_the_same_stages(graph):
+    cluster = _hosts(2, 2)
+    assert _search(graph, cluster, None) == _search(graph, cluster, None)
+
+
+def test_less_memory_never_makes_faster_stages(graph):
+    cluster = _hosts(2, 2)
+    limits = [None, 2**29, 2**28, 150 * 2**20]
+    times = [_search(graph, cluster, None, limit).claim.model_time_us for limit in limits]
+    assert times == sorted(times)
+    with pytest.raises(InfeasibleError) as raised:
+        _search(graph, cluster, None, 2**20)
+    assert raised.value.code == "E205"
+
+
+def test_the_plan_of_searched_stages_is_priced_and_claims_what_the_search_proved():
+    step, args = zoo.gpt(hidden=512, layers=2, heads=8, vocab=1024, batch_size=16)
+    plan = sw.plan(step, *args, cluster=_hosts(2, 2), num_stages=2, num_microbatches=4)
+    certificate = plan.certificate
+    assert len(plan.stages) == 2
+    assert certificate.status == "optimal"
+    assert certificate.gap == 0
+    # The model takes the pipeline's steps one after the other, and knows the step's other parts.
+    assert 0.5 < certificate.time_us / certificate.model_time_us < 2
+    assert sw.PipelinePlan.from_dict(plan.to_dict()) == plan
+
+
+def test_microbatches_are_searched():
+    step, args = zoo.gpt(hidden=512, layers=2, heads=8, vocab=1024, batch_size=16)
+    cluster = _hosts(2, 1)
+    found = sw.plan(step, *args, cluster=cluster, num_stages=2, num_microbatches="auto")
+    times = {
+        count: sw.plan(step, *args, cluster=cluster, num_stages=2, num_microbatches=count).time_us
+        for count in (1, 2, 4, 8, 16)
+    }
+    assert found.time_us == min(times.values())
+    assert found.num_microbatches == min(times, key=times.__getitem__)
+
+
+def test_what_cannot_be_searched_is_shared_out_evenly(graph):
+    three = sw.Cluster.local_cpu(3)
+    assert not can_search(StageConstraints(3), three)
+    assert not can_search(StageConstraints(2, boundaries=("layers.2",)), _hosts(1, 2))
+    assert not can_search(StageConstraints(2, "interleaved_1f1b"), _hosts(1, 2))
+    step, args = zoo.gpt_tiny()
+    with pytest.raises(ConfigError) as raised:
+        sw.plan(step, *args, cluster=three, num_stages="auto", num_microbatches=2)
+    assert raised.value.code == "E528"
