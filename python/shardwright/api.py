@@ -18,6 +18,7 @@ from shardwright.pipeline.options import StageConstraints, check_count, wrong_st
 from shardwright.pipeline.pipeline import Pipeline, lower_pipeline
 from shardwright.pipeline.plan import PipelinePlan
 from shardwright.pipeline.planning import plan_pipeline
+from shardwright.pipeline.recompute import checked_recompute
 from shardwright.pipeline.session import PipelineSession
 from shardwright.plan import Plan
 from shardwright.plan_files import load_plan
@@ -63,6 +64,7 @@ class ParallelStep:
         stage_meshes: Sequence[Sequence[int]] | None,
         stage_boundaries: Sequence[str] | None,
         stages_per_rank: int,
+        recompute: str,
         timeout: float | timedelta,
         time_limit_s: float,
         check: bool,
@@ -73,7 +75,10 @@ class ParallelStep:
         self._cluster = None if cluster is None else given_cluster(cluster)
         self._given = load_plan(plan) if isinstance(plan, (str, Path)) else plan
         self._request = SearchRequest(
-            parse_bytes(memory_limit), dict(forced or {}), search_seconds(time_limit_s)
+            parse_bytes(memory_limit),
+            dict(forced or {}),
+            search_seconds(time_limit_s),
+            recompute=checked_recompute(recompute),
         )
         constraints = StageConstraints.given(
             num_stages,
@@ -88,7 +93,9 @@ class ParallelStep:
         if isinstance(self._given, PipelinePlan):
             _check_given(self._given, num_stages, num_microbatches)
             num_microbatches = self._given.num_microbatches
-        elif self._given is not None and num_stages != 1:
+        elif self._given is not None and num_stages == 1:
+            recompute = self._given.recompute
+        elif self._given is not None:
             raise wrong_stages(constraints.num_stages, ["plan, which is of a step without stages"])
         options = {
             "memory_limit": str(self._request.memory_limit_bytes),
@@ -98,11 +105,13 @@ class ParallelStep:
             "forced shardings": str(sorted(self._request.forced.items())),
             "microbatches": str(num_microbatches),
             "stages": str(constraints),
+            "recompute": recompute,
         }
         duration = _duration(timeout)
         self._new_session: Callable[[], Session] = functools.partial(
-            Session, step, self._make_plan, os.environ, options, duration, num_microbatches, check
-        )
+            Session, step, self._make_plan, os.environ, options, duration, num_microbatches, check,
+            recompute,
+        )  # fmt: skip
         if num_stages != 1 or isinstance(self._given, PipelinePlan):
             self._new_session = functools.partial(
                 PipelineSession, step, self._make_plan, os.environ, options, duration,
@@ -255,6 +264,7 @@ def parallelize(
     stage_meshes: Sequence[Sequence[int]] | None = None,
     stage_boundaries: Sequence[str] | None = None,
     stages_per_rank: int = 1,
+    recompute: str = "none",
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
     check: bool = True,
@@ -277,6 +287,7 @@ def parallelize(
     stage_meshes: Sequence[Sequence[int]] | None = None,
     stage_boundaries: Sequence[str] | None = None,
     stages_per_rank: int = 1,
+    recompute: str = "none",
     timeout: float | timedelta = 600.0,
     time_limit_s: float = 60.0,
     check: bool = True,
@@ -310,6 +321,9 @@ def parallelize(
         stages_per_rank: how many stages run on the same ranks, with "interleaved_1f1b": stages 0
             and 2 on the first half and 1 and 3 on the second for 4 stages and 2. `stage_ranks` and
             `stage_meshes` are then those of the first ones.
+        recompute: "full" makes the forward of every layer again in its backward, which costs time
+            and saves memory (docs/concepts/recomputation.md); "none" by default. A given plan
+            brings its own.
         timeout: of every collective, in seconds.
         time_limit_s: for the search.
         check: proves every program with the static checker before it runs.
@@ -341,6 +355,7 @@ def parallelize(
             stage_meshes=stage_meshes,
             stage_boundaries=stage_boundaries,
             stages_per_rank=stages_per_rank,
+            recompute=recompute,
             timeout=timeout,
             time_limit_s=time_limit_s,
             check=check,

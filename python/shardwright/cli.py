@@ -124,6 +124,10 @@ def _add_plan_parser(commands: Any) -> None:
         "--num-microbatches", type=_count_or_auto, default=1, metavar="N|auto",
         help="parts in which the batch goes through forward and backward; auto: the fastest (1)",
     )  # fmt: skip
+    parser.add_argument(
+        "--recompute", choices=("none", "full"), default="none",
+        help="make the forward of every layer again in its backward",
+    )  # fmt: skip
     _add_stages(parser)
     parser.add_argument(
         "--time-limit", type=float, default=60.0, metavar="S", help="seconds for the search (60)"
@@ -220,6 +224,7 @@ def _plan(arguments: argparse.Namespace) -> int:
             mesh=mesh,
             memory_limit=arguments.memory_limit,
             num_microbatches=arguments.num_microbatches,
+            recompute=arguments.recompute,
             num_stages=arguments.num_stages,
             schedule=arguments.schedule,
             stages_per_rank=arguments.stages_per_rank,
@@ -247,6 +252,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         "--num-stages": arguments.num_stages != 1,
         "--num-microbatches": arguments.num_microbatches != 1,
         "--mesh": arguments.mesh is not None,
+        "--recompute": arguments.recompute != "none",
         "--schedule": arguments.schedule != "1f1b",
         "--stages-per-rank": arguments.stages_per_rank != 1,
         "--stage-ranks": arguments.stage_ranks is not None,

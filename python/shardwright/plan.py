@@ -294,6 +294,7 @@ class Plan:
         certificate: Recomputed cost, bound and memory.
         microbatches_in_flight: How many hold activations at once, where the plan is of a stage of a
             pipeline; counts in the memory.
+        recompute: "full" for a step whose backward makes forward again, else "none".
         stats: How it was found, None for a loaded plan.
         origin: What it was searched with, None for a plan that was loaded or sent.
     """
@@ -304,6 +305,7 @@ class Plan:
     num_microbatches: int
     certificate: Certificate
     microbatches_in_flight: int = 1
+    recompute: str = "none"
     stats: SearchStats | None = field(default=None, compare=False)
     origin: PlanOrigin | None = field(default=None, compare=False)
 
@@ -376,6 +378,7 @@ class Plan:
             "cluster": self.cluster.to_dict(),
             "num_microbatches": self.num_microbatches,
             "microbatches_in_flight": self.microbatches_in_flight,
+            "recompute": self.recompute,
             "certificate": plain(self.certificate),
             "stages": [plain(stage) for stage in self.stages],
         }
@@ -458,7 +461,8 @@ class Plan:
         """Recomputes the certificate on a step graph and compares.
 
         Args:
-            step_graph: The captured step the plan is to run, cut into microbatches or not.
+            step_graph: The captured step the plan is to run, cut into microbatches or not, with
+                recomputation in it or not.
 
         Returns:
             The recomputed certificate. Its bound is the plan's own claim where cost and choices
@@ -470,7 +474,7 @@ class Plan:
         """
         from shardwright.planning import sharded_graph
 
-        step_graph = same_step(step_graph, self.num_microbatches, self.graph_hash)
+        step_graph = same_step(step_graph, self.num_microbatches, self.graph_hash, self.recompute)
         graph = sharded_graph(step_graph)
         recomputed = certificate_from_core(_core.certify_plan(graph, self.to_core(graph)))
         _compare(self.certificate, recomputed)
@@ -482,16 +486,20 @@ class Plan:
         )
 
 
-def same_step(step_graph: StepGraph, num_microbatches: int, graph_hash: str) -> StepGraph:
-    """The step as a plan runs it: cut into the plan's microbatches unless it is already.
+def same_step(
+    step_graph: StepGraph, num_microbatches: int, graph_hash: str, recompute: str = "none"
+) -> StepGraph:
+    """The step as a plan runs it: in its microbatches, with its recomputation, unless it is so.
 
     Raises:
         PlanError: E325 when the plan was made for another step.
     """
     from shardwright.pipeline.microbatches import split_microbatches
+    from shardwright.pipeline.recompute import with_recomputation
 
     if step_graph.num_microbatches == 1:
         step_graph = split_microbatches(step_graph, num_microbatches)
+    step_graph = with_recomputation(step_graph, recompute)
     found = step_graph.hash()
     if found != graph_hash:
         raise PlanError(

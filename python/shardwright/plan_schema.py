@@ -55,15 +55,16 @@ def read_plan_at(document: Reader) -> Plan:
     check_format(document, FORMAT, VERSION)
     fields = document.fields(
         ("format", "version", "graph_hash", "cluster", "num_microbatches", "certificate", "stages"),
-        optional=("microbatches_in_flight",),
+        optional=("microbatches_in_flight", "recompute"),
     )
-    in_flight = fields.get("microbatches_in_flight")
+    in_flight, recompute = fields.get("microbatches_in_flight"), fields.get("recompute")
     cluster = read_cluster(fields["cluster"])
     plan = Plan(
         graph_hash=fields["graph_hash"].text(pattern=r"[0-9a-f]{64}"),
         cluster=cluster,
         num_microbatches=fields["num_microbatches"].integer(1, 2**20),
         microbatches_in_flight=1 if in_flight is None else in_flight.integer(1, 2**20),
+        recompute="none" if recompute is None else recompute.choice("none", "full"),
         certificate=_certificate(fields["certificate"]),
         stages=fields["stages"].items(_stage, least=1, most=4096),
     )

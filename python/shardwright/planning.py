@@ -37,6 +37,7 @@ def plan(
     forced: Mapping[str, str] | None = None,
     num_microbatches: int | str = 1,
     microbatches_in_flight: int = 1,
+    recompute: str = "none",
     time_limit_s: float = 60.0,
     relative_gap: float = 1e-4,
     shard_all_products: bool = False,
@@ -60,6 +61,7 @@ def plan(
     stage_meshes: Sequence[Sequence[int]] | None = None,
     stage_boundaries: Sequence[str] | None = None,
     stages_per_rank: int = 1,
+    recompute: str = "none",
     time_limit_s: float = 60.0,
     relative_gap: float = 1e-4,
     shard_all_products: bool = False,
@@ -83,6 +85,7 @@ def plan(
     stage_boundaries: Sequence[str] | None = None,
     stages_per_rank: int = 1,
     microbatches_in_flight: int = 1,
+    recompute: str = "none",
     time_limit_s: float = 60.0,
     relative_gap: float = 1e-4,
     shard_all_products: bool = False,
@@ -118,6 +121,8 @@ def plan(
         microbatches_in_flight: How many microbatches are between their forward and their backward
             at once, when the step is one stage of a pipeline: all hold activations, while one is
             computed.
+        recompute: "full" makes the forward of every layer again in its backward, so that only what
+            goes between layers is kept; "none" keeps what backward needs.
         time_limit_s: Seconds for the search.
         relative_gap: Once (cost - lower bound) / cost is at most this, no long search is made for
             the rest; 0 always asks for a proof.
@@ -144,6 +149,7 @@ def plan(
     from shardwright.pipeline.microbatch_search import search_microbatches
     from shardwright.pipeline.options import StageConstraints
     from shardwright.pipeline.planning import plan_pipeline
+    from shardwright.pipeline.recompute import checked_recompute, with_recomputation
 
     request = SearchRequest(
         parse_bytes(memory_limit),
@@ -153,6 +159,7 @@ def plan(
         shard_all_products,
         on_progress,
         _integer("microbatches_in_flight", microbatches_in_flight),
+        checked_recompute(recompute),
     )
     shape = mesh_shape(mesh)
     constraints = StageConstraints.given(
@@ -171,6 +178,7 @@ def plan(
 
     def timed_plan(graph: StepGraph) -> tuple[float, Plan | PipelinePlan]:
         if constraints.num_stages == 1:
+            graph = with_recomputation(graph, recompute)
             one = plan_graph(graph, chosen, shape, request, seconds=seconds)
             return one.certificate.cost_us, one
         stages = plan_pipeline(graph, chosen, constraints, request).plan
@@ -194,6 +202,8 @@ class SearchRequest:
         shard_all_products: no matrix product may leave a mesh axis idle.
         on_progress: told about running searches.
         microbatches_in_flight: how many hold activations at once, where the step is a stage.
+        recompute: "none", or "full" for every layer of every stage; `plan_graph` takes the graph as
+            it is given.
     """
 
     memory_limit_bytes: int | None = None
@@ -203,6 +213,7 @@ class SearchRequest:
     shard_all_products: bool = False
     on_progress: Progress | None = None
     microbatches_in_flight: int = 1
+    recompute: str = "none"
 
 
 def plan_graph(
@@ -225,6 +236,8 @@ def plan_graph(
     Raises:
         As `plan`.
     """
+    from shardwright.pipeline.recompute import is_recomputed
+
     spent = dict(seconds or {})
     started = time.perf_counter()
     graph = sharded_graph(step_graph)
@@ -259,7 +272,8 @@ def plan_graph(
         num_nodes=result.num_nodes,
         num_edges=result.num_edges,
     )
-    return plan_from_core(result.plan, graph, cluster, stats, origin)
+    plan = plan_from_core(result.plan, graph, cluster, stats, origin)
+    return dataclasses.replace(plan, recompute="full" if is_recomputed(step_graph) else "none")
 
 
 def sharded_graph(step_graph: StepGraph) -> _core.ShardedGraph:

@@ -31,6 +31,7 @@ from shardwright.lowering.layout import join_parts
 from shardwright.lowering.program import Program
 from shardwright.lowering.table import LocalRef
 from shardwright.pipeline.microbatches import split_microbatches
+from shardwright.pipeline.recompute import with_recomputation
 from shardwright.plan import Plan
 from shardwright.planning import plan as make_plan
 from shardwright.runtime.simulate import Simulation
@@ -103,6 +104,7 @@ def check_parity(
     dtype: torch.dtype | None = torch.float64,
     forced: Mapping[str, str] | None = None,
     num_microbatches: int = 1,
+    recompute: str = "none",
     memory_limit: str | int | float | None = None,
     cluster: Cluster | str | None = None,
 ) -> ParityReport:
@@ -116,6 +118,7 @@ def check_parity(
         dtype: floating-point models and batches are converted to it; None leaves them.
         forced: specs that inputs must have, see `sw.plan`.
         num_microbatches: in how many parts the batch goes through forward and backward.
+        recompute: "none", or "full": backward computes every layer's forward again.
         memory_limit: for the solver.
         cluster: the machines to plan for; by default CPU processes of this machine.
 
@@ -133,6 +136,7 @@ def check_parity(
     with default_dtype(dtype):
         step, args = build_step(make_step, dtype)
         graph = split_microbatches(capture(step, args), num_microbatches)
+        graph = with_recomputation(graph, recompute)
         if plan is None:
             plan = make_plan(
                 graph, cluster=cluster, mesh=shape, forced=forced, memory_limit=memory_limit

@@ -133,7 +133,7 @@ def _with_whole(step_graph: StepGraph, values: Sequence[_Value]) -> StepGraph:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         elif node.op == "output":
             graph.node_copy(node, copies.__getitem__)
-    _drop_dead(graph)
+    drop_dead(graph)
     module = uncompiled_module(graph)
     return dataclasses.replace(step_graph, graph_module=module, inputs=tuple(inputs))
 
@@ -169,7 +169,7 @@ def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _drop_dead(graph: fx.Graph) -> None:
+def drop_dead(graph: fx.Graph) -> None:
     """Drops calls without users; inputs stay."""
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users:
@@ -209,7 +209,7 @@ class _Writer:
             self._call(name, self.totals)
         outputs = [self._output(i) for i in range(len(self.old.outputs))]
         self.graph.output([node for node, _ in outputs])
-        _drop_dead(self.graph)
+        drop_dead(self.graph)
         self.graph.lint()
         module = uncompiled_module(self.graph)
         return dataclasses.replace(

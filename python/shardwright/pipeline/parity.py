@@ -42,6 +42,7 @@ def check_pipeline_parity(
     schedule: str = "1f1b",
     boundaries: Sequence[str] | None = None,
     stages_per_rank: int = 1,
+    recompute: str = "none",
     steps: int = 3,
     dtype: torch.dtype | None = torch.float64,
     cluster: Cluster | None = None,
@@ -56,6 +57,7 @@ def check_pipeline_parity(
         schedule: "gpipe", "1f1b", "interleaved_1f1b" or "zero_bubble".
         boundaries: modules that begin the second, third, ... stage.
         stages_per_rank: how many stages share their ranks.
+        recompute: "full" makes every layer's forward again in its backward.
         steps: how many.
         dtype: models and batches are converted to it; None leaves them.
         cluster: the machines to plan for.
@@ -73,7 +75,7 @@ def check_pipeline_parity(
     with default_dtype(dtype):
         step, args = build_step(make_step, dtype)
         graph = split_microbatches(capture(step, args), num_microbatches)
-        request = SearchRequest(time_limit_s=time_limit_s * len(meshes))
+        request = SearchRequest(time_limit_s=time_limit_s * len(meshes), recompute=recompute)
         pipeline = plan_pipeline(graph, machines, constraints, request)
         return run_pipeline_parity(make_step, pipeline, steps=steps, dtype=dtype)
 

@@ -39,6 +39,7 @@ from shardwright.pipeline.pricing import (
     simulated_step,
     stage_schedule,
 )
+from shardwright.pipeline.recomputed_stages import recompute_stages
 from shardwright.pipeline.stage_graphs import StageGraphs, Transfer, split_stages
 from shardwright.plan import Plan, same_step
 
@@ -255,6 +256,7 @@ def build_pipeline(
         [stage.begin for stage in options.stages[1:]],
         splits_backward=splits_backward(options.schedule),
     )
+    stages = recompute_stages(stages, options.stages, [stage.recompute for stage in options.stages])
     schedule = stage_schedule(
         options.schedule,
         [stage.first_rank for stage in options.stages],
@@ -302,6 +304,7 @@ def lower_pipeline(step_graph: StepGraph, plan: PipelinePlan) -> Pipeline:
     stages = split_stages(
         step_graph, plan.boundaries, splits_backward=splits_backward(plan.schedule)
     )
+    stages = recompute_stages(stages, plan.stages, [stage.recomputed for stage in plan.stages])
     claim = plan.certificate.claim
     return Pipeline(stages, plan.stages, plan.schedule, plan.cluster, plan.graph_hash, claim)
 

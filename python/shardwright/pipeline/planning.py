@@ -14,6 +14,7 @@ from shardwright.pipeline.options import (
     wrong_stages,
 )
 from shardwright.pipeline.pipeline import Pipeline, StageRequest, build_pipeline
+from shardwright.pipeline.recomputed_stages import with_all_recomputed
 from shardwright.pipeline.search import can_search, search_stages
 from shardwright.plan import Plan
 from shardwright.planning import SearchRequest, match_forced, plan_graph
@@ -45,6 +46,8 @@ def plan_pipeline(
             stage raises.
     """
     options = (choose or choose_stages)(step_graph, cluster, constraints, request)
+    if request.recompute == "full":
+        options = with_all_recomputed(step_graph, options)
     return plan_options(step_graph, options, cluster, request)
 
 

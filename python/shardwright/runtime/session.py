@@ -23,6 +23,7 @@ from shardwright.lowering.check import CheckReport, check_program
 from shardwright.lowering.from_core import lower
 from shardwright.lowering.program import CollectiveSite, Program
 from shardwright.pipeline.microbatches import split_microbatches
+from shardwright.pipeline.recompute import with_recomputation
 from shardwright.plan import Plan
 from shardwright.runtime import agreement
 from shardwright.runtime.attribution import Heartbeat, judge
@@ -150,6 +151,7 @@ class Session:
         options: what must be equal on all ranks, as text.
         timeout: of collectives.
         num_microbatches: in how many parts the batch goes through forward and backward.
+        recompute: "full" makes forward again in backward, where the step has no stages.
         check: whether rank 0 proves every program with the static checker before it runs.
         check_report: of the newest program, on rank 0.
     """
@@ -161,6 +163,7 @@ class Session:
     timeout: timedelta
     num_microbatches: int = 1
     check: bool = True
+    recompute: str = "none"
     check_report: CheckReport | None = None
     prepared: dict[Hashable, list[Prepared]] = field(default_factory=dict)
     newest: Prepared | None = None
@@ -428,7 +431,8 @@ class Session:
         return graph, self._held_arguments(args, kwargs)
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepGraph:
-        return split_microbatches(capture(self.step, args, kwargs), self.num_microbatches)
+        graph = split_microbatches(capture(self.step, args, kwargs), self.num_microbatches)
+        return with_recomputation(graph, self.recompute)
 
     def _held_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepArguments:
         """The arguments of a later call, with the tensors they really hold."""
