@@ -105,6 +105,8 @@ struct Node {
   // numbered as the user's code ran them. -1 when unknown, as for the engine's sums of gradients.
   std::int64_t forward_index = -1;
   int layer_marks = 0;  // of a forward op: how many calls of sw.mark_layer() came before it
+  // Of a backward in two parts: whether it is of the second, run at another time (zero-bubble).
+  bool is_late = false;
   std::optional<InputLabel> input;
 
   // Tensor operands in order: values in args depth first, then in kwargs. A value used twice

@@ -52,6 +52,7 @@ LiveIntervals::LiveIntervals(const ShardedGraph& sharded,
     } else if (!node.input && node.phase == Phase::kBackward) {
       backward_begin_ = last_forward + 1;
       microbatches_.end = static_cast<std::int64_t>(index) + 1;
+      if (node.is_late && late_begin_ == 0) late_begin_ = static_cast<std::int64_t>(index);
     }
   }
 

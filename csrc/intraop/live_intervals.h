@@ -34,10 +34,11 @@ class LiveIntervals {
   // From the beginning to the last op of backward, while other microbatches of a pipeline wait for
   // their backward; empty where there is no backward.
   LiveInterval microbatches() const { return microbatches_; }
-  // Whether a buffer made at `made` and alive until `end` is kept for backward by a microbatch
-  // whose forward is done.
+  // Whether a buffer made at `made` and alive until `end` is kept for backward, or its late part,
+  // by a microbatch that waits for it.
   bool waitsForBackward(std::int64_t made, std::int64_t end) const {
-    return made < backward_begin_ && backward_begin_ < end;
+    return (made < backward_begin_ && backward_begin_ < end) ||
+           (made < late_begin_ && late_begin_ < end);
   }
   // First and last time any use of the conversion reads it; results read at the last time.
   std::int64_t firstUse(int conversion) const {
@@ -52,6 +53,7 @@ class LiveIntervals {
   std::vector<LiveInterval> spans_;  // begin = first use, end = last use (inclusive)
   LiveInterval microbatches_;
   std::int64_t backward_begin_ = 0;  // right after the last op of forward before backward's last
+  std::int64_t late_begin_ = 0;      // first late op of backward; 0 without any
 };
 
 }  // namespace shardwright

@@ -17,6 +17,7 @@ WaitingMicrobatches waitingMicrobatches(const Graph& graph, const Replay& replay
   WaitingMicrobatches waiting;
   std::int64_t begin = 0;  // of backward, for good
   std::int64_t after_forward = 0;
+  std::int64_t late = 0;  // begin of backward's late part
   for (std::size_t moment = 0; moment < static_cast<std::size_t>(replay.end_of_ops); ++moment) {
     const Phase phase = phaseAt(graph, replay, moment);
     const std::int64_t next = static_cast<std::int64_t>(moment) + 1;
@@ -25,10 +26,17 @@ WaitingMicrobatches waitingMicrobatches(const Graph& graph, const Replay& replay
     } else if (phase == Phase::kBackward) {
       begin = after_forward;
       waiting.end = next;
+      const NodeId node = replay.moments[moment];
+      if (late == 0 && node.isValid() && graph.node(node).is_late) {
+        late = static_cast<std::int64_t>(moment);
+      }
     }
   }
   for (const Buffer& buffer : replay.buffers) {
-    if (buffer.per_microbatch && buffer.made < begin && begin <= buffer.last_read) {
+    const auto lasts = [&](std::int64_t moment) {
+      return buffer.made < moment && moment <= buffer.last_read;
+    };
+    if (buffer.per_microbatch && (lasts(begin) || lasts(late))) {
       waiting.bytes = checkedAdd(waiting.bytes, buffer.bytes);
     }
   }

@@ -17,7 +17,9 @@ struct WaitingMicrobatches {
 
 // With `microbatches_in_flight` of them, all but one have their forward done and their backward
 // before them: each holds the buffers that are there once per microbatch, made until the last
-// moment of forward before backward's last, and read later. None waits where there is no backward.
+// moment of forward before backward's last, and read later. Where backward has a late part, some
+// wait for that instead, with what is alive when it begins: each counts with all that it has at
+// either time. None waits where there is no backward.
 WaitingMicrobatches waitingMicrobatches(const Graph& graph, const Replay& replay,
                                         int microbatches_in_flight);
 

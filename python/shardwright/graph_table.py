@@ -163,6 +163,7 @@ class _TableWriter:
                 "source": node.meta.get("source") or "",
                 "forward_index": node.meta.get("forward_index"),
                 "layer_marks": node.meta.get("layer_marks", 0),
+                "is_late": node.meta.get("phase") == "backward" and node.meta.get("round") == 1,
                 "input": label,
             }
         )

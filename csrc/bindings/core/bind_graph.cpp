@@ -98,6 +98,7 @@ Node toNode(const py::dict& table) {
     node.forward_index = table["forward_index"].cast<std::int64_t>();
   }
   node.layer_marks = table["layer_marks"].cast<int>();
+  node.is_late = table["is_late"].cast<bool>();
   if (!table["input"].is_none()) {
     node.input = toLabel(table["input"].cast<py::dict>());
   }
@@ -172,6 +173,7 @@ py::dict fromNode(const Node& node) {
   table["forward_index"] =
       node.forward_index < 0 ? py::object(py::none()) : py::cast(node.forward_index);
   table["layer_marks"] = node.layer_marks;
+  table["is_late"] = node.is_late;
   table["input"] = py::none();
   if (node.input) {
     py::dict label;

@@ -59,8 +59,8 @@ class InputSpec:
         aliases: further names of a tied parameter or shared buffer.
         split: batch: each microbatch is fed its own part along dim 0; `meta` is of one part.
         leaf: batch: name of the argument when it is not `name`.
-        per_microbatch: boundary: received in forward, anew for every microbatch, and kept until
-            that one's backward is done.
+        per_microbatch: boundary: received anew for every microbatch, and kept until that one's
+            backward is done.
     """
 
     kind: InputKind

@@ -309,7 +309,10 @@ class _StageWriter:
             boundary = self.graph.placeholder(f"{node.name}_received")
             boundary.meta = {**node.meta, "phase": "forward"}
             self.copies[node] = boundary
-            each = transfer.when == "forward"
+            # Gradients too where weight gradients may read them later.
+            each = transfer.when == "forward" or (
+                transfer.when == "backward" and cutter.splits_backward
+            )
             self.inputs.append(
                 InputSpec("boundary", node.name, meta=node.meta["val"], per_microbatch=each)
             )

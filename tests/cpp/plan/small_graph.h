@@ -44,6 +44,9 @@ class SmallGraph {
   void result(ValueRef value) { outputs_.push_back({value, std::nullopt}); }
   void update(ValueRef value, ValueRef input) { outputs_.push_back({value, input.node}); }
 
+  // Puts an op of backward into its late part.
+  void setLate(ValueRef value) { nodes_[value.node.index()].is_late = true; }
+
   Graph build() const { return Graph(nodes_, outputs_); }
   // With an input that comes anew for each microbatch, from another stage.
   Graph buildReceiving(ValueRef input) {

@@ -138,6 +138,18 @@ def test_certificate_is_what_stages_allocate(meshes, schedule, in_flight, monkey
             assert layers > 1 or sums > width
 
 
+def test_zero_bubble_allocates_no_more_than_its_certificate_claims(monkeypatch):
+    """Weight gradients wait for their turn, some microbatches for backward: counted as if both."""
+    pipeline, step = _pipeline(_gpt, [(1,)] * 3, 6, "zero_bubble")
+    assert [plan.microbatches_in_flight for plan in pipeline.plans] == [3, 3, 3]
+    measured = _measured(pipeline, *step, monkeypatch)
+    for stage, (plan, graph) in enumerate(zip(pipeline.plans, pipeline.stages.graphs, strict=True)):
+        copies = 3 * _HIDDEN_BYTES  # of attention's result, as above
+        claimed = _claimed(plan, graph)
+        assert measured[stage] <= claimed + copies + _TOLERANCE_BYTES
+        assert claimed <= 2 * measured[stage]
+
+
 def _alone(plan, step_graph):
     """Peak of the same choices with one microbatch in flight."""
     graph = planning.sharded_graph(step_graph)

@@ -149,7 +149,7 @@ def test_a_contradictory_table_is_refused() -> None:
     node = {
         "name": "y", "op": "aten.neg.default", "args": [_core.ValueRef(0)], "kwargs": {},
         "outputs": [((2,), "float32")], "phase": "forward", "module_path": "", "source": "",
-        "input": None, "forward_index": None, "layer_marks": 0,
+        "input": None, "forward_index": None, "layer_marks": 0, "is_late": False,
     }  # fmt: skip
     with pytest.raises(sw.CaptureError) as error:
         _core.Graph([node], [])
