@@ -157,11 +157,14 @@ void StageTables::prune(std::vector<StageWay>& ways) const {
     ways.resize(1);
     return;
   }
-  // What does not fit says how much would do, where nothing does.
+  // The fastest says what memory costs, and what does not fit how much would do where nothing does.
   const auto is_too_large = [&](const StageWay& way) {
     return way.cost.heldBytes() + way.cost.saved_bytes > *options_.memory_limit_bytes;
   };
-  if (!std::ranges::all_of(ways, is_too_large)) std::erase_if(ways, is_too_large);
+  if (!std::ranges::all_of(ways, is_too_large)) {
+    const auto others = std::remove_if(ways.begin() + 1, ways.end(), is_too_large);
+    ways.erase(others, ways.end());
+  }
   std::vector<StageWay> kept;
   for (const StageWay& way : ways) {
     const bool is_worse = std::ranges::any_of(kept, [&](const StageWay& other) {

@@ -109,6 +109,14 @@ class PipelineSearch {
     answer_.status = found.status;
     answer_.time_us = found.evaluation.time;
     answer_.lower_bound_us = found.lower_bound;
+    answer_.unlimited_us = found.lower_bound;
+    if (problem.memory_limit_bytes) {
+      problem.memory_limit_bytes.reset();
+      answer_.unlimited_us =
+          searchStages(problem, {.time_limit_s = std::max(0.1, options_.time_limit_s - seconds()),
+                                 .is_interrupted = options_.is_interrupted})
+              .lower_bound;
+    }
     for (std::size_t index = 0; index < found.stages.size(); ++index) {
       answer_.stages.push_back(stageOf(tables, meshes, found, index));
     }

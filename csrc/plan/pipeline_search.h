@@ -67,6 +67,7 @@ struct PipelineAnswer {
   std::vector<FoundStage> stages;
   double time_us = 0;         // sum of steps plus (B - 1) times the longest, see StageEvaluation
   double lower_bound_us = 0;  // no stages made from the tables take less
+  double unlimited_us = 0;    // the same whatever their memory: equal where no limit matters
   int num_layer_classes = 0;
   std::int64_t num_kinds = 0;
   std::vector<std::pair<std::string, double>> seconds;  // layers, costs, tables, stages

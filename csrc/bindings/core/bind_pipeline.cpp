@@ -44,6 +44,7 @@ py::dict toDict(const PipelineAnswer& answer) {
   result["stages"] = stages;
   result["time_us"] = answer.time_us;
   result["lower_bound_us"] = answer.lower_bound_us;
+  result["unlimited_us"] = answer.unlimited_us;
   result["num_layer_classes"] = answer.num_layer_classes;
   result["num_kinds"] = answer.num_kinds;
   result["seconds"] = answer.seconds;
