@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
+from shardwright.errors import InfeasibleError
 from shardwright.graph_table import table_nodes, to_core_graph
-from shardwright.pipeline.layers import Layers, layers_for
+from shardwright.pipeline.layers import Layers, assign_layers, layers_for
 from shardwright.pipeline.options import (
     PipelineOptions,
     SearchClaim,
     StageConstraints,
     StageOptions,
 )
+from shardwright.pipeline.recompute import recompute_layers
 from shardwright.planning import SearchRequest
 from shardwright.rules import rule_registry
 
@@ -57,26 +60,38 @@ def search_stages(
         PlanError: E334 when the step cannot run in stages.
     """
     layers = layers_for(step_graph, constraints.num_stages or 1, most_layers=_MOST_LAYERS)
-    found = _core.search_pipeline(
+    limit = request.memory_limit_bytes or cluster.memory_bytes or None
+    search = functools.partial(
+        _core.search_pipeline,
         to_core_graph(step_graph),
-        _layers_of(step_graph, layers),
+        [layers.of(node.name) for node in table_nodes(step_graph.graph_module)],
         registry=rule_registry(),
         cluster=cluster.to_core(),
         num_microbatches=step_graph.num_microbatches,
         schedule=constraints.schedule,
         num_stages=constraints.num_stages,
-        memory_limit_bytes=request.memory_limit_bytes,
+        memory_limit_bytes=limit,
         time_limit_s=request.time_limit_s * _SHARE,
     )
+    found: Mapping[str, Any] | None = None
+    try:
+        found = search()
+    except InfeasibleError:
+        if limit is None:
+            raise
+    # Computing forward again costs time: worth a look only where memory does.
+    if found is None or found["unlimited_us"] < found["time_us"]:
+        recomputed = recompute_layers(step_graph, layers, range(len(layers)))
+        layer_of = assign_layers(recomputed, layers.begins)
+        found = search(
+            recomputed=to_core_graph(recomputed),
+            recomputed_layers=[layer_of[node] for node in table_nodes(recomputed.graph_module)],
+        )
     return PipelineOptions(
         tuple(_stage(stage, layers) for stage in found["stages"]),
         constraints.schedule,
         SearchClaim(found["time_us"], found["lower_bound_us"], found["status"] != "optimal"),
     )
-
-
-def _layers_of(step_graph: StepGraph, layers: Layers) -> list[int]:
-    return [layers.of(node.name) for node in table_nodes(step_graph.graph_module)]
 
 
 def _stage(found: Mapping[str, Any], layers: Layers) -> StageOptions:

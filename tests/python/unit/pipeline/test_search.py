@@ -88,6 +88,15 @@ def test_less_memory_never_makes_faster_stages(graph):
     assert raised.value.code == "E205"
 
 
+def test_stages_that_fit_by_recomputing_recompute(graph):
+    cluster = _hosts(2, 1)
+    freely = _search(graph, cluster, 2)
+    assert not any(stage.recompute for stage in freely.stages)
+    tight = _search(graph, cluster, 2, 350 * 2**20)
+    assert any(stage.recompute for stage in tight.stages)
+    assert tight.claim.model_time_us > freely.claim.model_time_us
+
+
 def test_the_plan_of_searched_stages_is_priced_and_claims_what_the_search_proved():
     step, args = zoo.gpt(hidden=512, layers=2, heads=8, vocab=1024, batch_size=16)
     plan = sw.plan(step, *args, cluster=_hosts(2, 2), num_stages=2, num_microbatches=4)
