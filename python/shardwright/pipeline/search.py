@@ -24,6 +24,8 @@ from shardwright.rules import rule_registry
 
 # Of deeper steps, several layers at a time: the search grows with the square of their number.
 _MOST_LAYERS = 64
+# What the memory limit must cost of the time for recomputation to be looked at.
+_LEAST_COST_OF_MEMORY = 0.01
 # Share of the time limit for the stages; the rest is for the plans of the stages found.
 _SHARE = 0.5
 
@@ -80,13 +82,16 @@ def search_stages(
         if limit is None:
             raise
     # Computing forward again costs time: worth a look only where memory does.
-    if found is None or found["unlimited_us"] < found["time_us"]:
+    if found is None or found["unlimited_us"] < (1 - _LEAST_COST_OF_MEMORY) * found["time_us"]:
         recomputed = recompute_layers(step_graph, layers, range(len(layers)))
         layer_of = assign_layers(recomputed, layers.begins)
-        found = search(
+        again = search(
             recomputed=to_core_graph(recomputed),
             recomputed_layers=[layer_of[node] for node in table_nodes(recomputed.graph_module)],
         )
+        # More ways are known then, of which no more are kept: it may have lost the better one.
+        if found is None or again["time_us"] < found["time_us"]:
+            found = again
     return PipelineOptions(
         tuple(_stage(stage, layers) for stage in found["stages"]),
         constraints.schedule,
