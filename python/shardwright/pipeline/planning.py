@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
+from shardwright.errors import InfeasibleError
 from shardwright.pipeline.options import (
     PipelineOptions,
     StageConstraints,
@@ -19,8 +19,8 @@ from shardwright.pipeline.search import can_search, search_stages
 from shardwright.plan import Plan
 from shardwright.planning import SearchRequest, match_forced, plan_graph
 
-# Chooses the stages: (step in microbatches, cluster, what was asked for) -> the stages.
-StageChooser = Callable[[StepGraph, Cluster, StageConstraints, SearchRequest], PipelineOptions]
+# Shares of the memory that the search for stages is given, one after the other.
+_SEARCHED_MEMORY = (1.0, 0.95, 0.85)
 
 
 def plan_pipeline(
@@ -28,27 +28,40 @@ def plan_pipeline(
     cluster: Cluster,
     constraints: StageConstraints,
     request: SearchRequest,
-    *,
-    choose: StageChooser | None = None,
 ) -> Pipeline:
     """Plans a step in stages.
+
+    Stages are searched where nothing but their number is asked for. What the plan of a stage needs
+    may be more than the search knew: then it is made again for less memory.
 
     Args:
         step_graph: In microbatches already.
         cluster: The machines; all devices are used.
         constraints: The stages as they were asked for.
         request: Limits of the searches; the time is for all stages together.
-        choose: Chooses the stages; by default they are searched where nothing but their number is
-            asked for, and even where the rest is.
 
     Raises:
-        ConfigError: E527, E528; PlanError: E334, E335; InfeasibleError: E206; and what planning a
-            stage raises.
+        ConfigError: E527, E528; PlanError: E334, E335; InfeasibleError: E205, E206; and what
+            planning a stage raises.
     """
-    options = (choose or choose_stages)(step_graph, cluster, constraints, request)
-    if request.recompute == "full":
-        options = with_all_recomputed(step_graph, options)
-    return plan_options(step_graph, options, cluster, request)
+    limit = request.memory_limit_bytes or cluster.memory_bytes
+    refused: InfeasibleError | None = None
+    for share in _SEARCHED_MEMORY:
+        known = dataclasses.replace(request, memory_limit_bytes=int(share * limit) or None)
+        try:
+            options = choose_stages(step_graph, cluster, constraints, known)
+        except InfeasibleError as error:
+            raise refused or error from None
+        if request.recompute == "full":
+            options = with_all_recomputed(step_graph, options)
+        try:
+            return plan_options(step_graph, options, cluster, request)
+        except InfeasibleError as error:
+            if options.claim is None:
+                raise
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 def choose_stages(
@@ -61,6 +74,7 @@ def choose_stages(
 
     Raises:
         ConfigError: E528 when the number of stages is open and they cannot be searched.
+        InfeasibleError: E205 when no stages fit.
     """
     if can_search(constraints, cluster):
         return search_stages(step_graph, cluster, constraints, request)

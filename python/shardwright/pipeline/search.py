@@ -9,7 +9,7 @@ from typing import Any
 from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
-from shardwright.errors import InfeasibleError
+from shardwright.errors import ConfigError, InfeasibleError
 from shardwright.graph_table import table_nodes, to_core_graph
 from shardwright.pipeline.layers import Layers, assign_layers, layers_for
 from shardwright.pipeline.options import (
@@ -57,7 +57,8 @@ def search_stages(
         request: Memory and time.
 
     Raises:
-        ConfigError: E527 when the step cannot be cut into so many stages.
+        ConfigError: E527 when the step cannot be cut into so many stages, E511 when time ran out
+            before any stages were found.
         InfeasibleError: E205 when no stages fit.
         PlanError: E334 when the step cannot run in stages.
     """
@@ -92,6 +93,13 @@ def search_stages(
         # More ways are known then, of which no more are kept: it may have lost the better one.
         if found is None or again["time_us"] < found["time_us"]:
             found = again
+    if not found["stages"]:
+        raise ConfigError(
+            "no stages were found within the time limit.",
+            code="E511",
+            values=[f"time_limit_s: {request.time_limit_s}, of which {_SHARE:.0%} for the search"],
+            advice="a larger time_limit_s",
+        )
     return PipelineOptions(
         tuple(_stage(stage, layers) for stage in found["stages"]),
         constraints.schedule,

@@ -6,9 +6,10 @@ import itertools
 import pytest
 
 import shardwright as sw
-from shardwright import zoo
+from shardwright import _core, zoo
 from shardwright.capture import capture
 from shardwright.errors import ConfigError, InfeasibleError
+from shardwright.pipeline import planning
 from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.pipeline.options import StageConstraints
 from shardwright.pipeline.search import can_search, search_stages
@@ -95,6 +96,34 @@ def test_stages_that_fit_by_recomputing_recompute(graph):
     tight = _search(graph, cluster, 2, 350 * 2**20)
     assert any(stage.recompute for stage in tight.stages)
     assert tight.claim.model_time_us > freely.claim.model_time_us
+
+
+def test_stages_that_turn_out_too_large_are_searched_again_for_less_memory(graph, monkeypatch):
+    given = []
+
+    def search(step_graph, cluster, constraints, request):
+        given.append(request.memory_limit_bytes)
+        return search_stages(step_graph, cluster, constraints, request)
+
+    def plan(step_graph, options, cluster, request):
+        assert request.memory_limit_bytes == 2**30
+        if len(given) == 1:
+            raise InfeasibleError("too large", code="E206")
+        return options
+
+    monkeypatch.setattr(planning, "search_stages", search)
+    monkeypatch.setattr(planning, "plan_options", plan)
+    request = SearchRequest(memory_limit_bytes=2**30)
+    planning.plan_pipeline(graph, _hosts(2, 1), StageConstraints(2), request)
+    assert given == [2**30, int(0.95 * 2**30)]
+
+
+def test_a_search_without_time_says_so(graph, monkeypatch):
+    empty = {"stages": [], "time_us": 1.0, "unlimited_us": 1.0}
+    monkeypatch.setattr(_core, "search_pipeline", lambda *_args, **_options: empty)
+    with pytest.raises(ConfigError) as raised:
+        _search(graph, _hosts(2, 1), 2)
+    assert raised.value.code == "E511"
 
 
 def test_the_plan_of_searched_stages_is_priced_and_claims_what_the_search_proved():
