@@ -57,6 +57,7 @@ std::optional<ShardingSpec> boundarySpec(const TensorAtoms& atoms, const Shardin
   for (const std::int64_t size : boundary) {
     inner *= size;
   }
+  if (inner == 0) return splits.empty() ? std::optional(result) : std::nullopt;  // no elements
   for (std::size_t dim = 0; dim < boundary.size(); ++dim) {
     std::int64_t rest = inner;
     inner /= boundary[dim];

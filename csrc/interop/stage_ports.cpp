@@ -105,9 +105,10 @@ PortPrice portPrice(const BoundaryTensors& tensors, const StagePorts::Port& from
     const bool leaves_host = first / cluster.devices_per_host > 0;
     const Link& link = leaves_host ? cluster.inter_host : cluster.intra_host;
     if (tensors.other_bytes == 0) return {};
-    const double time =
-        static_cast<double>(tensors.other_bytes) / link.bandwidth_bytes_per_us + link.latency_us;
-    return {time, time};
+    const double num_ways = tensors.has_gradient ? 2 : 1;
+    const double time = static_cast<double>(tensors.other_bytes) / link.bandwidth_bytes_per_us +
+                        num_ways * link.latency_us;
+    return {time, time / num_ways};
   }
   const Submesh source_mesh = submeshAt(from.mesh_shape, 0, cluster);
   const Submesh target_mesh = submeshAt(to.mesh_shape, first, cluster);
@@ -119,7 +120,7 @@ PortPrice portPrice(const BoundaryTensors& tensors, const StagePorts::Port& from
                                                       target_mesh, from, source_mesh, cluster)
                                            : 0;
   const double bytes = static_cast<double>(main.bytes()) * (tensors.has_gradient ? 2 : 1);
-  const double factor = 1 + static_cast<double>(tensors.other_bytes) / bytes;
+  const double factor = bytes > 0 ? 1 + static_cast<double>(tensors.other_bytes) / bytes : 1;
   return {(there + back) * factor, std::max(there, back) * factor};
 }
 

@@ -49,11 +49,11 @@ class StagePorts {
 
 // What crosses a boundary between two stages once per microbatch.
 struct BoundaryTensors {
-  std::vector<std::int64_t> shape;  // of the main value; empty: there is none
+  std::vector<std::int64_t> shape;  // of the main value; empty: none, or a scalar
   DType dtype = DType::kFloat32;
   bool has_gradient = false;  // one of the same shape comes back
   DType gradient_dtype = DType::kFloat32;
-  // Of all other values, in both directions together.
+  // Of all other values (a scalar main value and its gradient too), in both directions together.
   std::int64_t other_bytes = 0;
 
   auto operator<=>(const BoundaryTensors&) const = default;

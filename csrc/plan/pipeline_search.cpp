@@ -224,6 +224,7 @@ class PipelineSearch {
     for (std::size_t layer = 1; layer < tensors.size(); ++layer) {
       const LayerBoundary& boundary = graphs.boundaries[layer];
       if (boundary.main) {
+        // A scalar has no layouts to choose from: it goes with the other bytes.
         const TensorMeta& meta = graphs.whole->meta(*boundary.main);
         tensors[layer].shape = meta.shape;
         tensors[layer].dtype = meta.dtype;
@@ -240,9 +241,9 @@ class PipelineSearch {
       for (int layer = low + 1; layer <= high; ++layer) {
         const auto index = static_cast<std::size_t>(layer);
         const LayerBoundary& boundary = graphs.boundaries[index];
-        if (value.value != boundary.main && value.value != boundary.gradient) {
-          tensors[index].other_bytes += value.bytes;
-        }
+        const bool is_priced = !tensors[index].shape.empty() &&
+                               (value.value == boundary.main || value.value == boundary.gradient);
+        if (!is_priced) tensors[index].other_bytes += value.bytes;
       }
     }
     return tensors;

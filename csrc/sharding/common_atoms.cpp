@@ -82,7 +82,7 @@ std::optional<CommonAtoms> commonAtoms(const TensorAtoms& source_atoms,
     std::int64_t above = sizeOf(source_atoms, dim);
     std::vector<int>& members = common.atoms.dims.emplace_back();
     for (const std::int64_t cut : cuts) {
-      if (above % cut != 0) {
+      if (cut == 0 || above % cut != 0) {
         return std::nullopt;
       }
       members.push_back(static_cast<int>(common.atoms.sizes.size()));

@@ -6,23 +6,21 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
-from shardwright.errors import ConfigError, InfeasibleError, PlanError
+from shardwright.errors import ConfigError, PlanError
 from shardwright.lowering.from_core import core_form, lower
 from shardwright.lowering.program import Program
 from shardwright.lowering.table import LocalRef
 from shardwright.pipeline.boundary_specs import boundary_specs
-from shardwright.pipeline.module_names import layer_names
 from shardwright.pipeline.options import (
     PipelineOptions,
     SearchClaim,
-    StageOptions,
     splits_backward,
 )
 from shardwright.pipeline.plan import (
@@ -41,32 +39,10 @@ from shardwright.pipeline.pricing import (
 )
 from shardwright.pipeline.recomputed_stages import recompute_stages
 from shardwright.pipeline.stage_graphs import StageGraphs, Transfer, split_stages
+from shardwright.pipeline.stage_plans import StagePlanner, StageRequest, plan_checked
 from shardwright.plan import Plan, same_step
 
 _MOST_SHOWN = 8
-
-
-@dataclass(frozen=True)
-class StageRequest:
-    """One stage that is to be planned.
-
-    Attributes:
-        number: of the stage.
-        cluster: its submesh.
-        mesh: shape of its mesh; None lets the planner choose.
-        forced: specs of inputs and nodes.
-        microbatches_in_flight: most microbatches whose activations it holds at once.
-    """
-
-    number: int
-    cluster: Cluster
-    mesh: tuple[int, ...] | None
-    forced: Mapping[str, str]
-    microbatches_in_flight: int
-
-
-# Plans one stage: (its graph, what it is to be) -> plan.
-StagePlanner = Callable[[StepGraph, StageRequest], Plan]
 
 
 @dataclass(frozen=True)
@@ -276,11 +252,12 @@ def build_pipeline(
             {
                 **_held_already(graph, earlier),
                 **stage.forced,
-                **boundary_specs(stages, number, stage.entry, stage.exit, stage.crossing),
+                **boundary_specs(stages, number, stage.entry, stage.exit, {}),
             },
             in_flight,
         )
-        plan = _plan_stage(graph, stage, request, plan_stage)
+        wished = boundary_specs(stages, number, "", "", stage.crossing)
+        plan = plan_checked(graph, stage.num_devices, request, wished, plan_stage)
         late = backward_weight_us(graph, plan) if stages.splits_backward else 0.0
         planned.append(
             PipelineStage(
@@ -380,30 +357,6 @@ def _check_meshes(planned: Sequence[PipelineStage]) -> None:
                 values=[f"stage {number}: {stage.plan.mesh_shape}, before it {known}"],
                 advice="one mesh for all stages of a rank",
             )
-
-
-def _plan_stage(
-    graph: StepGraph, stage: StageOptions, request: StageRequest, plan_stage: StagePlanner
-) -> Plan:
-    try:
-        plan = plan_stage(graph, request)
-    except InfeasibleError as error:
-        raise InfeasibleError(
-            f"stage {request.number} does not fit: {error.summary}",
-            code="E206",
-            values=[f"its layers: {layer_names(graph)}", *error.values],
-            where=error.where,
-            advice="fewer layers or more devices for this stage, more microbatches, or "
-            f"recomputation; {error.advice}",
-        ) from error
-    if math.prod(plan.mesh_shape) != stage.num_devices:
-        raise ConfigError(
-            "the mesh of a stage has another size than the stage.",
-            code="E528",
-            values=[f"stage {request.number}: mesh {plan.mesh_shape}, devices {stage.num_devices}"],
-            advice="stage meshes whose sizes multiply to the devices of their stages",
-        )
-    return plan
 
 
 def _source(program: Program, transfer: Transfer) -> LocalRef:

@@ -13,9 +13,10 @@ from shardwright.pipeline.options import (
     even_stages,
     wrong_stages,
 )
-from shardwright.pipeline.pipeline import Pipeline, StageRequest, build_pipeline
+from shardwright.pipeline.pipeline import Pipeline, build_pipeline
 from shardwright.pipeline.recomputed_stages import with_all_recomputed
 from shardwright.pipeline.search import can_search, search_stages
+from shardwright.pipeline.stage_plans import StageRequest
 from shardwright.plan import Plan
 from shardwright.planning import SearchRequest, match_forced, plan_graph
 

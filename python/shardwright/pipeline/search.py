@@ -26,6 +26,8 @@ from shardwright.rules import rule_registry
 _MOST_LAYERS = 64
 # What the memory limit must cost of the time for recomputation to be looked at.
 _LEAST_COST_OF_MEMORY = 0.01
+# Relative difference of times that are the same.
+_ROUNDING = 1e-9
 # Share of the time limit for the stages; the rest is for the plans of the stages found.
 _SHARE = 0.5
 
@@ -90,9 +92,10 @@ def search_stages(
             recomputed=to_core_graph(recomputed),
             recomputed_layers=[layer_of[node] for node in table_nodes(recomputed.graph_module)],
         )
-        # More ways are known then, of which no more are kept: it may have lost the better one.
-        if found is None or again["time_us"] < found["time_us"]:
-            found = again
+        found = again if found is None else _better(found, again)
+    elif found["unlimited_us"] < (1 - _ROUNDING) * found["time_us"]:
+        # Stages that recompute may do that much better.
+        found = {**found, "lower_bound_us": found["unlimited_us"]}
     if not found["stages"]:
         raise ConfigError(
             "no stages were found within the time limit.",
@@ -100,11 +103,29 @@ def search_stages(
             values=[f"time_limit_s: {request.time_limit_s}, of which {_SHARE:.0%} for the search"],
             advice="a larger time_limit_s",
         )
+    claim = SearchClaim(found["time_us"], found["lower_bound_us"], found["status"] != "optimal")
     return PipelineOptions(
         tuple(_stage(stage, layers) for stage in found["stages"]),
         constraints.schedule,
-        SearchClaim(found["time_us"], found["lower_bound_us"], found["status"] != "optimal"),
+        claim if _is_searched_as_asked(request) else None,
     )
+
+
+def _is_searched_as_asked(request: SearchRequest) -> bool:
+    """Whether the tables of the search know all that the plans of the stages will keep to."""
+    return not request.forced and not request.shard_all_products and request.recompute == "none"
+
+
+def _better(plain: Mapping[str, Any], again: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of two searches the second of which may recompute.
+
+    It knows more ways, of which no more are kept: it may have lost the better one. No stages are
+    below both bounds.
+    """
+    if again["stages"] and again["time_us"] <= plain["time_us"]:
+        return again
+    bound = min(plain["lower_bound_us"], again["lower_bound_us"])
+    return {**plain, "lower_bound_us": bound, "status": again["status"]}
 
 
 def _stage(found: Mapping[str, Any], layers: Layers) -> StageOptions:

@@ -70,6 +70,23 @@ TEST(StagePorts, ThePriceIsThatOfBothTransfers) {
   EXPECT_EQ(portPrice(tensors, split, {2, 2}, whole, {1, 2}, cluster).time_us, kInfinity);
 }
 
+TEST(StagePorts, WhatHasNoLayoutIsPricedByItsBytesAndMessages) {
+  const Cluster cluster = twoHostsOfTwo();
+  const StagePorts::Port none;
+  const Link& link = cluster.inter_host;
+  BoundaryTensors tensors;
+  EXPECT_EQ(portPrice(tensors, none, {1, 2}, none, {1, 2}, cluster).time_us, 0);
+  tensors.other_bytes = 1000;
+  const double one = 1000 / link.bandwidth_bytes_per_us + link.latency_us;
+  const PortPrice there = portPrice(tensors, none, {1, 2}, none, {1, 2}, cluster);
+  EXPECT_DOUBLE_EQ(there.time_us, one);
+  EXPECT_DOUBLE_EQ(there.link_us, one);
+  tensors.has_gradient = true;
+  const PortPrice both = portPrice(tensors, none, {1, 2}, none, {1, 2}, cluster);
+  EXPECT_DOUBLE_EQ(both.time_us, one + link.latency_us);
+  EXPECT_DOUBLE_EQ(both.link_us, both.time_us / 2);
+}
+
 TEST(LayerSequences, RangesOfEqualClassesAreOne) {
   const LayerSequences sequences({0, 1, 1, 1, 2});
   EXPECT_EQ(sequences.of(1, 3), sequences.of(2, 4));

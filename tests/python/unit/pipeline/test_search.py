@@ -4,14 +4,16 @@ import dataclasses
 import itertools
 
 import pytest
+import torch
 
 import shardwright as sw
 from shardwright import _core, zoo
 from shardwright.capture import capture
-from shardwright.errors import ConfigError, InfeasibleError
+from shardwright.errors import ConfigError, InfeasibleError, PlanError
 from shardwright.pipeline import planning
 from shardwright.pipeline.microbatches import split_microbatches
-from shardwright.pipeline.options import StageConstraints
+from shardwright.pipeline.options import PipelineOptions, StageConstraints, even_stages
+from shardwright.pipeline.planning import plan_options
 from shardwright.pipeline.search import can_search, search_stages
 from shardwright.planning import SearchRequest
 
@@ -159,3 +161,109 @@ def test_what_cannot_be_searched_is_shared_out_evenly(graph):
     with pytest.raises(ConfigError) as raised:
         sw.plan(step, *args, cluster=three, num_stages="auto", num_microbatches=2)
     assert raised.value.code == "E528"
+
+
+def test_what_recomputation_might_save_is_not_claimed(graph, monkeypatch):
+    found = _core.search_pipeline
+
+    def searched(*args, **kwargs):
+        return {**found(*args, **kwargs), "time_us": 10.0, "unlimited_us": 9.95}
+
+    monkeypatch.setattr(_core, "search_pipeline", searched)
+    claim = _search(graph, _hosts(2, 1), 2).claim
+    assert (claim.model_time_us, claim.lower_bound_us) == (10.0, 9.95)
+
+
+@pytest.mark.parametrize(
+    ("again", "time_us", "bound_us"),
+    [((9.0, 8.0, "optimal"), 9.0, 8.0), ((12.0, 8.0, "feasible"), 10.0, 8.0),
+     ((0.0, 9.5, "time_limit"), 10.0, 9.5)],
+)  # fmt: skip
+def test_of_the_searches_with_and_without_recomputation_the_better_counts(
+    graph, monkeypatch, again, time_us, bound_us
+):
+    found = _core.search_pipeline
+
+    def searched(*args, **kwargs):
+        first = found(*args, **{k: v for k, v in kwargs.items() if "recomputed" not in k})
+        if "recomputed" not in kwargs:
+            return {**first, "time_us": 10.0, "lower_bound_us": 10.0, "unlimited_us": 9.0}
+        stages = first["stages"] if again[2] != "time_limit" else []
+        values = dict(zip(("time_us", "lower_bound_us", "status"), again, strict=True))
+        return {**first, **values, "stages": stages}
+
+    monkeypatch.setattr(_core, "search_pipeline", searched)
+    claim = _search(graph, _hosts(2, 1), 2).claim
+    assert (claim.model_time_us, claim.lower_bound_us) == (time_us, bound_us)
+    assert claim.out_of_time == (again[2] != "optimal")
+
+
+@pytest.mark.parametrize(
+    "asked", [{"recompute": "full"}, {"shard_all_products": True}, {"forced": {"x": "R R"}}]
+)
+def test_what_the_tables_do_not_know_is_not_claimed(graph, asked):
+    cluster, constraints = _hosts(2, 1), StageConstraints(2)
+    request = SearchRequest(memory_limit_bytes=None)
+    assert search_stages(graph, cluster, constraints, request).claim is not None
+    other = dataclasses.replace(request, **asked)
+    assert search_stages(graph, cluster, constraints, other).claim is None
+
+
+@pytest.mark.parametrize("spec", ["S7 R R", "S0 S0 S0", "P0 R R"])
+def test_specs_that_a_stage_cannot_take_are_dropped_where_a_search_chose_them(spec):
+    step, args = zoo.gpt_tiny()
+    graph = split_microbatches(capture(step, args), 2)
+    cluster, request = sw.Cluster.local_cpu(4), SearchRequest(memory_limit_bytes=None)
+    first, second = even_stages(graph, StageConstraints(2), 4).stages
+    first = dataclasses.replace(first, mesh=(2,))
+    second = dataclasses.replace(second, mesh=(2,))
+    freely = plan_options(graph, PipelineOptions((first, second)), cluster, request)
+    value = next(t.transfer.value for t in freely.transfers if t.transfer.when == "forward")
+    wished = dataclasses.replace(second, crossing={value: spec})
+    assert plan_options(graph, PipelineOptions((first, wished)), cluster, request).plans
+    demanded = dataclasses.replace(second, entry=spec)
+    with pytest.raises((PlanError, ConfigError)):
+        plan_options(graph, PipelineOptions((first, demanded)), cluster, request)
+
+
+def test_a_scalar_between_stages_takes_the_time_of_its_messages():
+    """The scalar loss of stage 0 goes to stage 1, and its gradient back."""
+
+    class Scalar(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(8, 8)
+            self.second = torch.nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            return (self.first(x).sum() * self.second).sum()
+
+    def step(model, optimizer, x):
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    model = Scalar()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    cluster = sw.Cluster.local_cpu(2)
+    graph = capture(step, (model, optimizer, torch.randn(8, 8)))
+    found = _search(graph, cluster, 2)
+    assert found.claim.model_time_us > 2 * cluster.intra_host.latency_us
+
+
+@pytest.mark.parametrize("num_stages", [None, 2])
+def test_values_without_elements_go_between_stages(num_stages):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(model, optimizer, x):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    graph = capture(step, (model, optimizer, torch.randn(8, 0, 8)))
+    assert _search(graph, sw.Cluster.local_cpu(2), num_stages).stages
