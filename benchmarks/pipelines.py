@@ -6,8 +6,10 @@
 The published stages, submeshes, logical meshes and numbers of microbatches are those of Alpa's
 measurements (OSDI 2022, tables 5 to 7 and the plans of its artifact). Specs inside the published
 stages are left to our solver, which is not bound to Alpa's rule that the batch lies on the first
-axis: their price is at most that of the plan that was run. Both plans get the same limit of memory,
-that of the device doubled until both fit; --ignore-memory takes no limit at all.
+axis: their price is at most that of the plan that was run. Language models were run with
+recomputation ("published_recomputed"); their stages are priced without it as well ("published").
+All get the same limit of memory, that of the device, doubled until ours and a published plan fit;
+--ignore-memory takes no limit at all.
 
 Seconds are CPU seconds of this process and only comparable within one run; times of plans do not
 depend on the machine.
@@ -35,6 +37,7 @@ from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.pipeline.options import PipelineOptions, StageConstraints, StageOptions
 from shardwright.pipeline.plan import PipelinePlan
 from shardwright.pipeline.planning import choose_stages, plan_options
+from shardwright.pipeline.recomputed_stages import with_all_recomputed
 from shardwright.planning import SearchRequest
 
 RESULTS = Path(__file__).parent / "results" / "pipelines.json"
@@ -62,6 +65,11 @@ class Published:
     meshes: tuple[tuple[int, ...], ...]
     batch: int = 1024
     module: str = "layers"
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether backward computed forward's values anew, as for all language models."""
+        return self.module == "layers"
 
     @property
     def cluster(self) -> sw.Cluster:
@@ -123,9 +131,13 @@ def captured(name: str, published: Published) -> StepGraph:
     return capture(step, args)
 
 
-def priced(graph: StepGraph, published: Published, request: SearchRequest) -> PipelinePlan:
+def priced(
+    graph: StepGraph, published: Published, request: SearchRequest, *, recomputed: bool = False
+) -> PipelinePlan:
     """The published stages as our planner fills and prices them; `graph` is in microbatches."""
     options = PipelineOptions(published.stages)
+    if recomputed:
+        options = with_all_recomputed(graph, options)
     return plan_options(graph, options, published.cluster, request).plan
 
 
@@ -181,7 +193,7 @@ def claimed(plan: PipelinePlan) -> dict[str, object]:
 
 
 def row_of(name: str, time_limit_s: float, ignore_memory: bool) -> dict[str, object]:
-    """A row under the least doubling of the device's memory at which both plans fit."""
+    """A row under the least doubling of the device's memory at which ours and a published fit."""
     published = PUBLISHED[name]
     cluster = published.cluster
     row: dict[str, object] = {
@@ -195,27 +207,35 @@ def row_of(name: str, time_limit_s: float, ignore_memory: bool) -> dict[str, obj
     with timed(seconds, "split_microbatches"):
         graph = split_microbatches(step, published.num_microbatches)
     limits = [cluster.memory_bytes << k for k in range(_MOST_DOUBLINGS)]
-    refused: dict[str, dict[str, str]] = {"published": {}, "found": {}}
+    kinds = ["published_recomputed"] if published.is_recomputed else []
+    refused: dict[str, dict[str, str]] = {kind: {} for kind in [*kinds, "published", "found"]}
     for limit in [_NO_LIMIT] if ignore_memory else limits:
         row["memory_limit_gib"] = None if limit == _NO_LIMIT else limit / 2**30
         request = SearchRequest(memory_limit_bytes=limit, time_limit_s=time_limit_s)
         plans: dict[str, PipelinePlan] = {}
-        for which in ("published", "found"):
+        for which in refused:
             try:
                 if which == "found":
                     plans[which] = searched(graph, cluster, request, seconds)
                 else:
-                    with timed(seconds, "published_stage_plans"):
-                        plans[which] = priced(graph, published, request)
+                    again = which == "published_recomputed"
+                    with timed(seconds, f"{which}_stage_plans"):
+                        plans[which] = priced(graph, published, request, recomputed=again)
             except sw.InfeasibleError as error:
                 refused[which][f"{limit / 2**30:.0f} GiB"] = str(error).splitlines()[0]
-        if limit == cluster.memory_bytes and len(plans) == 1 and "found" in plans:
-            row["found_at_device_memory"] = described(plans["found"]) | claimed(plans["found"])
-        if len(plans) == 2:
+        if "found" in plans and len(plans) > 1:
             row |= {which: described(plan) for which, plan in plans.items()}
             row["claim"] = claimed(plans["found"])
-            row["ratio"] = round(plans["found"].time_us / plans["published"].time_us, 4)
+            row["ratios"] = {
+                which: round(plans["found"].time_us / plan.time_us, 4)
+                for which, plan in plans.items()
+                if which != "found"
+            }
             break
+        if "found" in plans and "found_in_less_memory" not in row:
+            row["found_in_less_memory"] = described(plans["found"]) | {
+                "memory_limit_gib": limit / 2**30
+            }
     return row | {
         "refused": refused,
         "cpu_s": seconds,
