@@ -58,7 +58,7 @@ def plan_pipeline(
         try:
             return plan_options(step_graph, options, cluster, request)
         except InfeasibleError as error:
-            if options.claim is None:
+            if not can_search(constraints, cluster):
                 raise
             refused = refused or error
     assert refused is not None
