@@ -78,7 +78,8 @@ class PipelineSearch {
     layers_ = layersOf(step, recomputed);
     const LayerCostOptions costs{.num_microbatches = options.num_microbatches,
                                  .max_specs = options.max_specs,
-                                 .max_work = kMaxWork};
+                                 .max_work = kMaxWork,
+                                 .shard_all_products = options.shard_all_products};
     plain_costs_ = std::make_unique<LayerCosts>(layers_.plain, registry, costs);
     if (layers_.recomputed) {
       recomputed_costs_ = std::make_unique<LayerCosts>(*layers_.recomputed, registry, costs);

@@ -39,6 +39,8 @@ struct PipelineOptions {
   int max_specs = 4;
   // Most ways of a tensor to lie at a boundary considered per submesh, over all its logical meshes.
   int max_ports = 4;
+  // As ModelOptions::shard_all_products.
+  bool shard_all_products = false;
   double time_limit_s = 60;
   std::function<bool()> is_interrupted;
 };

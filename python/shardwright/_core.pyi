@@ -848,6 +848,7 @@ def search_pipeline(
     memory_limit_bytes: int | None = None,
     submeshes: Sequence[tuple[int, int]] = (),
     max_specs: int = 4,
+    shard_all_products: bool = False,
     time_limit_s: float = 60.0,
 ) -> dict[str, Any]: ...
 

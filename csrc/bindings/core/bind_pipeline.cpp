@@ -57,7 +57,7 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
                           std::optional<int> num_stages,
                           std::optional<std::int64_t> memory_limit_bytes,
                           const std::vector<std::pair<int, int>>& submeshes, int max_specs,
-                          double time_limit_s) {
+                          bool shard_all_products, double time_limit_s) {
   PipelineOptions options;
   options.num_microbatches = num_microbatches;
   options.schedule = parseScheduleKind(schedule);
@@ -65,6 +65,7 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
   options.memory_limit_bytes = memory_limit_bytes;
   for (const auto& [hosts, devices] : submeshes) options.submeshes.push_back({hosts, devices});
   options.max_specs = max_specs;
+  options.shard_all_products = shard_all_products;
   options.time_limit_s = time_limit_s;
   InterruptWatch watch;
   options.is_interrupted = [&watch] { return watch(); };
@@ -74,6 +75,10 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
   const PipelineAnswer answer =
       searchPipeline(step, recomputed == nullptr ? nullptr : &again, registry, cluster, options);
   const py::gil_scoped_acquire gil;
+  if (watch.raised() && answer.stages.empty()) {
+    PyErr_SetNone(PyExc_KeyboardInterrupt);
+    throw py::error_already_set();
+  }
   return toDict(answer);
 }
 
@@ -86,7 +91,7 @@ void bindPipeline(py::module_& module) {
              py::arg("cluster"), py::arg("num_microbatches"), py::arg("schedule"),
              py::arg("num_stages") = py::none(), py::arg("memory_limit_bytes") = py::none(),
              py::arg("submeshes") = std::vector<std::pair<int, int>>{}, py::arg("max_specs") = 4,
-             py::arg("time_limit_s") = 60.0,
+             py::arg("shard_all_products") = false, py::arg("time_limit_s") = 60.0,
              "Stages of least time for a step whose nodes have layers (-1: every layer).");
 }
 

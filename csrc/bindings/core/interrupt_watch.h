@@ -11,6 +11,9 @@ namespace shardwright {
 // GIL.
 class InterruptWatch {
  public:
+  // Whether Ctrl-C was seen.
+  bool raised() const { return raised_; }
+
   bool operator()() {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < std::chrono::milliseconds(50)) return raised_;

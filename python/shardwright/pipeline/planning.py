@@ -80,7 +80,12 @@ def choose_stages(
     if can_search(constraints, cluster):
         return search_stages(step_graph, cluster, constraints, request)
     if constraints.num_stages is None:
-        raise wrong_stages(None, ["schedule, or a cluster of hosts that are no power of two"])
+        at_fault = (
+            "a schedule or hosts that are not searched"
+            if constraints.is_open
+            else ("stage_ranks, stage_meshes or stage_boundaries without a number of stages")
+        )
+        raise wrong_stages(None, [at_fault])
     return even_stages(step_graph, constraints, cluster.num_devices)
 
 

@@ -76,6 +76,7 @@ def search_stages(
         schedule=constraints.schedule,
         num_stages=constraints.num_stages,
         memory_limit_bytes=limit,
+        shard_all_products=request.shard_all_products,
         time_limit_s=request.time_limit_s * _SHARE,
     )
     found: Mapping[str, Any] | None = None
@@ -113,7 +114,7 @@ def search_stages(
 
 def _is_searched_as_asked(request: SearchRequest) -> bool:
     """Whether the tables of the search know all that the plans of the stages will keep to."""
-    return not request.forced and not request.shard_all_products and request.recompute == "none"
+    return not request.forced and request.recompute == "none"
 
 
 def _better(plain: Mapping[str, Any], again: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -88,7 +88,7 @@ def _plan_as_wished(
     """With the specs that a search wishes for at the ends, or, where they cannot be, without."""
     if wished:
         try:
-            forced = {**request.forced, **wished}
+            forced = {**wished, **request.forced}
             return plan_stage(graph, dataclasses.replace(request, forced=forced))
         except InfeasibleError:
             pass  # the search only estimates a stage's memory

@@ -198,9 +198,7 @@ def test_of_the_searches_with_and_without_recomputation_the_better_counts(
     assert claim.out_of_time == (again[2] != "optimal")
 
 
-@pytest.mark.parametrize(
-    "asked", [{"recompute": "full"}, {"shard_all_products": True}, {"forced": {"x": "R R"}}]
-)
+@pytest.mark.parametrize("asked", [{"recompute": "full"}, {"forced": {"x": "R R"}}])
 def test_what_the_tables_do_not_know_is_not_claimed(graph, asked):
     cluster, constraints = _hosts(2, 1), StageConstraints(2)
     request = SearchRequest(memory_limit_bytes=None)
