@@ -68,6 +68,8 @@ class BoundaryClassifier {
 
   std::vector<double> costs(const Boundary& boundary, std::size_t port, bool is_before) const {
     std::vector<double> values;
+    const std::vector<double>& waits = is_before ? boundary.exit_wait : boundary.entry_wait;
+    if (!waits.empty()) values.push_back(waits[port]);
     for (std::size_t other = 0; other < num_ports_; ++other) {
       const Crossing pair =
           is_before ? crossing(boundary, port, other) : crossing(boundary, other, port);

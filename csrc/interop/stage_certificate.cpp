@@ -99,7 +99,21 @@ StageEvaluation evaluateStages(const StageProblem& problem, std::span<const Plan
       time += crossingAt(problem, stage.end, kind, after).time;
     }
     sum += time;
-    result.longest_step = std::max(result.longest_step, time);
+    double waiting = 0;
+    if (problem.charge == TransferCharge::kLink && !problem.boundaries.empty()) {
+      const auto specs = static_cast<std::size_t>(problem.num_specs);
+      const std::size_t base = static_cast<std::size_t>(kind.submesh) * specs;
+      const auto add = [&](const std::vector<double>& waits, std::int32_t spec) {
+        if (!waits.empty()) waiting += waits[base + static_cast<std::size_t>(spec)];
+      };
+      if (s > 0) {
+        add(problem.boundaries[static_cast<std::size_t>(stage.begin)].entry_wait, kind.entry_spec);
+      }
+      if (s + 1 < stages.size()) {
+        add(problem.boundaries[static_cast<std::size_t>(stage.end)].exit_wait, kind.exit_spec);
+      }
+    }
+    result.longest_step = std::max(result.longest_step, time + waiting);
     result.stage_times.push_back(time);
     if (!problem.memory.empty()) {
       const StageMemory& memory = problem.memory[kind_index];

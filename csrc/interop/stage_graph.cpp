@@ -224,7 +224,10 @@ class StageGraphBuilder {
       const BoundaryClasses& there = classes_[static_cast<std::size_t>(end)];
       const std::int32_t before = there.before[group.exit_port];
       if (hasTransferArcs()) {
-        visit(DeviceArc{time, time, exitNodeOf(end, before, level), group.devices}, best_kind);
+        const double peak = time + waitOf(node.boundary, group.entry_port, &Boundary::entry_wait) +
+                            waitOf(end, group.exit_port, &Boundary::exit_wait);
+        if (peak > cap) continue;
+        visit(DeviceArc{time, peak, exitNodeOf(end, before, level), group.devices}, best_kind);
         continue;
       }
       for (std::size_t c = 0; c < there.crossings.size(); ++c) {
@@ -235,6 +238,13 @@ class StageGraphBuilder {
           visit(DeviceArc{cost, cost, nodeOf(end, c, level), group.devices}, best_kind);
       }
     }
+  }
+
+  double waitOf(int boundary, std::size_t port, std::vector<double> Boundary::*waits) const {
+    if (problem_.boundaries.empty() || boundary == 0 || boundary == num_layers_) return 0;
+    const std::vector<double>& list =
+        problem_.boundaries[static_cast<std::size_t>(boundary)].*waits;
+    return list.empty() ? 0 : list[port];
   }
 
   double weight() const { return result_.graph.peak_weight; }

@@ -72,6 +72,12 @@ void checkBoundaries(const StageProblem& problem) {
     }
     checkTimes(where, boundary.time);
     checkTimes(where, boundary.link_time);
+    for (const std::vector<double>* waits : {&boundary.exit_wait, &boundary.entry_wait}) {
+      if (!waits->empty() && waits->size() != ports) {
+        reject(where + ": " + std::to_string(waits->size()) + " waits", "give one per port");
+      }
+      checkTimes(where, *waits);
+    }
   }
 }
 

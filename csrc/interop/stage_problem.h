@@ -70,6 +70,11 @@ struct Boundary {
   // With kLink: the longer of the two directions, which have links of their own; empty: half of
   // `time`.
   std::vector<double> link_time = {};
+  // With kLink, by port: what the stage in front of the boundary, and the one behind it, wait per
+  // microbatch for transfers that nothing they have in flight hides. Part of how long their step
+  // lasts, but not of the sum, which has the transfers already. Empty: nothing.
+  std::vector<double> exit_wait = {};
+  std::vector<double> entry_wait = {};
 };
 
 struct StageProblem {

@@ -266,6 +266,23 @@ void StageTables::addBoundaries(const std::vector<BoundaryTensors>& tensors,
         }
       }
     }
+    if (is_new && options_.waits_for_transfers) {
+      found->second.exit_wait.assign(num_ports, 0);
+      found->second.entry_wait.assign(num_ports, 0);
+      const auto at = [&](std::size_t exit, std::size_t entry) {
+        return found->second.time[exit * num_ports + entry];
+      };
+      for (const std::size_t exit : exits) {
+        double least = kImpossible;
+        for (const std::size_t entry : entries) least = std::min(least, at(exit, entry));
+        if (least < kImpossible) found->second.exit_wait[exit] = least / 2;
+      }
+      for (const std::size_t entry : entries) {
+        double least = kImpossible;
+        for (const std::size_t exit : exits) least = std::min(least, at(exit, entry));
+        if (least < kImpossible) found->second.entry_wait[entry] = least / 2;
+      }
+    }
     problem_.boundaries[layer] = found->second;
   }
 }

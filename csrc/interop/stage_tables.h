@@ -33,6 +33,9 @@ struct StageTableOptions {
   // their least time (ties to the first seen). More than that is a restriction of the model.
   std::size_t max_ports = 1000;
   std::vector<StepTransfer> step_transfers = {};
+  // Whether stages wait for their transfers, as where no more microbatches are in flight than there
+  // are stages behind (1F1B, zero-bubble): by half of what each side's cheapest transfer takes.
+  bool waits_for_transfers = false;
   // Most ways kept for one pair of ports and one range of layers; of more, the fastest, the
   // smallest, and what lies evenly between them.
   std::size_t most_ways = 3;

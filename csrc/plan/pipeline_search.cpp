@@ -97,7 +97,8 @@ class PipelineSearch {
                         .memory_limit_bytes = limit_,
                         .num_prices = numPrices(),
                         .max_ports = static_cast<std::size_t>(std::max(1, options_.max_ports)),
-                        .step_transfers = stepTransfers()});
+                        .step_transfers = stepTransfers(),
+                        .waits_for_transfers = options_.schedule != ScheduleKind::kGPipe});
     StageProblem& problem = tables.problem();
     problem.schedule = options_.schedule;
     problem.num_stages = options_.num_stages;

@@ -65,6 +65,15 @@ class Exhaustion {
     return boundary.link_time.empty() ? boundary.time[index] / 2 : boundary.link_time[index];
   }
 
+  double wait(int layer, std::size_t kind, bool is_exit) const {
+    if (problem_.boundaries.empty()) return 0;
+    const Boundary& boundary = problem_.boundaries[static_cast<std::size_t>(layer)];
+    const std::vector<double>& waits = is_exit ? boundary.exit_wait : boundary.entry_wait;
+    const StageKind& how = problem_.kinds[kind];
+    const int port = how.submesh * problem_.num_specs + (is_exit ? how.exit_spec : how.entry_spec);
+    return waits.empty() ? 0 : waits[static_cast<std::size_t>(port)];
+  }
+
   double price() const {
     const int count = static_cast<int>(chosen_.size());
     if (problem_.num_stages && *problem_.num_stages != count) return kInfinity;
@@ -89,7 +98,11 @@ class Exhaustion {
         step +=
             transfer(stage.end, stage.kind, chosen_[static_cast<std::size_t>(s + 1)].kind, false);
       }
-      steps.push_back(step);
+      double waiting = 0;
+      if (!both && s > 0) waiting += wait(stage.begin, stage.kind, false);
+      if (!both && s + 1 < count) waiting += wait(stage.end, stage.kind, true);
+      steps.push_back(step + waiting);
+      unstepped -= waiting;
       if (!fits(stage, count - 1 - s, count)) return kInfinity;
     }
     double sum = unstepped;
@@ -190,6 +203,12 @@ StageProblem makeRandomStageProblem(std::mt19937_64& random, const RandomStageOp
         boundary.time.push_back(random() % 10 == 0 ? kInfinity : draw(12));
         if (problem.charge == TransferCharge::kLink && ports % 2 == 0) {
           boundary.link_time.push_back(boundary.time.back() * 0.7);
+        }
+      }
+      if (problem.charge == TransferCharge::kLink && random() % 2 == 0) {
+        for (std::size_t port = 0; port < ports; ++port) {
+          boundary.exit_wait.push_back(draw(6));
+          boundary.entry_wait.push_back(draw(6));
         }
       }
     }
