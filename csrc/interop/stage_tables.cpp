@@ -22,6 +22,12 @@ std::vector<int> portsOf(StagePorts& ports, const StageMesh& mesh,
   return result;
 }
 
+// Half of each time; 0 where nothing is possible.
+std::vector<double> halves(std::vector<double> times) {
+  for (double& time : times) time = time < kImpossible ? time / 2 : 0;
+  return times;
+}
+
 }  // namespace
 
 StageTables::StageTables(const LayerSequences& sequences, const std::vector<BoundaryDims>& dims,
@@ -175,7 +181,7 @@ void StageTables::prune(std::vector<StageWay>& ways) const {
   if (kept.size() > options_.most_ways) {
     // The fastest stays; the others go by the bytes they take, fewest first, evenly.
     const auto bytes = [&](const StageWay& way) {
-      return way.cost.heldBytes() + options_.typical_in_flight * way.cost.saved_bytes;
+      return way.cost.heldBytes() + kTypicalInFlight * way.cost.saved_bytes;
     };
     std::stable_sort(kept.begin() + 1, kept.end(),
                      [&](const StageWay& a, const StageWay& b) { return bytes(a) < bytes(b); });
@@ -251,8 +257,11 @@ void StageTables::addBoundaries(const std::vector<BoundaryTensors>& tensors,
   for (std::size_t layer = 1; layer < problem_.boundaries.size(); ++layer) {
     const auto [found, is_new] = known.try_emplace(tensors[layer]);
     if (is_new) {
-      found->second.time.assign(num_ports * num_ports, kImpossible);
-      found->second.link_time.assign(num_ports * num_ports, kImpossible);
+      Boundary& boundary = found->second;
+      boundary.time.assign(num_ports * num_ports, kImpossible);
+      boundary.link_time.assign(num_ports * num_ports, kImpossible);
+      std::vector<double> least_exit(num_ports, kImpossible);
+      std::vector<double> least_entry(num_ports, kImpossible);
       for (const std::size_t exit : exits) {
         for (const std::size_t entry : entries) {
           const auto port = [&](std::size_t index) -> const StagePorts::Port& {
@@ -261,26 +270,15 @@ void StageTables::addBoundaries(const std::vector<BoundaryTensors>& tensors,
           const PortPrice price =
               portPrice(tensors[layer], port(exit), problem_.submeshes[exit / num_specs],
                         port(entry), problem_.submeshes[entry / num_specs], cluster);
-          found->second.time[exit * num_ports + entry] = price.time_us;
-          found->second.link_time[exit * num_ports + entry] = price.link_us;
+          boundary.time[exit * num_ports + entry] = price.time_us;
+          boundary.link_time[exit * num_ports + entry] = price.link_us;
+          least_exit[exit] = std::min(least_exit[exit], price.time_us);
+          least_entry[entry] = std::min(least_entry[entry], price.time_us);
         }
       }
-    }
-    if (is_new && options_.waits_for_transfers) {
-      found->second.exit_wait.assign(num_ports, 0);
-      found->second.entry_wait.assign(num_ports, 0);
-      const auto at = [&](std::size_t exit, std::size_t entry) {
-        return found->second.time[exit * num_ports + entry];
-      };
-      for (const std::size_t exit : exits) {
-        double least = kImpossible;
-        for (const std::size_t entry : entries) least = std::min(least, at(exit, entry));
-        if (least < kImpossible) found->second.exit_wait[exit] = least / 2;
-      }
-      for (const std::size_t entry : entries) {
-        double least = kImpossible;
-        for (const std::size_t exit : exits) least = std::min(least, at(exit, entry));
-        if (least < kImpossible) found->second.entry_wait[entry] = least / 2;
+      if (options_.waits_for_transfers) {
+        boundary.exit_wait = halves(std::move(least_exit));
+        boundary.entry_wait = halves(std::move(least_entry));
       }
     }
     problem_.boundaries[layer] = found->second;

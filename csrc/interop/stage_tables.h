@@ -25,6 +25,10 @@ struct StepTransfer {
   double time_us = 0;
 };
 
+// Microbatches in flight by which ways and prices of memory are compared before the stages are
+// known.
+inline constexpr int kTypicalInFlight = 4;
+
 struct StageTableOptions {
   int num_microbatches = 1;
   std::optional<std::int64_t> memory_limit_bytes = {};
@@ -39,8 +43,6 @@ struct StageTableOptions {
   // Most ways kept for one pair of ports and one range of layers; of more, the fastest, the
   // smallest, and what lies evenly between them.
   std::size_t most_ways = 3;
-  // Microbatches in flight by which "smallest" is meant.
-  int typical_in_flight = 4;
 };
 
 // One way to run a range of layers: what a kind of stage stands for there.

@@ -312,8 +312,6 @@ class PipelineSearch {
     }
   }
 
-  static constexpr double kTypicalInFlight = 4;
-
   const Cluster& cluster_;
   const PipelineOptions& options_;
   std::optional<std::int64_t> limit_;

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from shardwright.capture.step_graph import StepGraph
-from shardwright.errors import InfeasibleError, PlanError
+from shardwright.errors import ConfigError, InfeasibleError, PlanError
 from shardwright.pipeline.microbatches import split_microbatches
 
 P = TypeVar("P")
@@ -54,11 +54,11 @@ def search_microbatches(
 def _cut(step_graph: StepGraph) -> Iterator[StepGraph]:
     """The step in 1, 2, 4, ... microbatches, as far as it can be cut."""
     yield step_graph
-    sizes = [s.meta.shape[0] for s in step_graph.inputs if s.kind == "batch" and s.meta.dim() > 0]
     count = 2
-    while step_graph.num_microbatches == 1 and sizes and sizes[0] % count == 0:
+    while step_graph.num_microbatches == 1:
         try:
-            yield split_microbatches(step_graph, count)
-        except PlanError:
+            graph = split_microbatches(step_graph, count)
+        except (ConfigError, PlanError):
             return
+        yield graph
         count *= 2

@@ -40,7 +40,7 @@ def can_search(constraints: StageConstraints, cluster: Cluster) -> bool:
     if (constraints.num_stages or 1) > cluster.num_devices:
         return False
     is_power = cluster.devices_per_host & (cluster.devices_per_host - 1) == 0
-    is_known = constraints.schedule in ("gpipe", "1f1b", "zero_bubble")
+    is_known = constraints.schedule != "interleaved_1f1b"
     return constraints.is_open and is_known and is_power and not cluster.abstract_axes
 
 
