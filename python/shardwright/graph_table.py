@@ -11,6 +11,7 @@ from torch import fx
 
 from shardwright import _core
 from shardwright.errors import CaptureError
+from shardwright.once import once_per_step
 
 if TYPE_CHECKING:
     from shardwright.capture.step_graph import InputSpec, StepGraph
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 _NOT_COMPUTED = ((0,), "uint8")
 
 
+@once_per_step
 def to_core_graph(step_graph: StepGraph) -> _core.Graph:
-    """Writes a captured step as the op table that the planner reads.
+    """The op table of a captured step, which the planner reads.
 
     Args:
         step_graph: the step; SymInts must not occur in it.

@@ -417,7 +417,7 @@ class Plan:
         Raises:
             PlanError: E314 when the plan names nodes that the graph does not have.
         """
-        number = {node["name"]: i for i, node in enumerate(_core.describe_nodes(graph))}
+        number = {name: i for i, name in enumerate(_core.node_names(graph))}
 
         def index(name: str) -> int:
             if name not in number:

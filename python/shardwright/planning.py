@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from shardwright import _core
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterError, ConfigError
+from shardwright.once import once_per_step
 from shardwright.plan import Plan, PlanOrigin, SearchStats, plan_from_core
 from shardwright.progress import Progress
 
@@ -285,7 +286,18 @@ def sharded_graph(step_graph: StepGraph) -> _core.ShardedGraph:
     from shardwright.graph_table import to_core_graph
     from shardwright.rules import rule_registry
 
-    return _core.ShardedGraph(to_core_graph(step_graph), rule_registry())
+    registry = rule_registry()
+    known = _sharded_graphs(step_graph)
+    if registry not in known:
+        known.clear()
+        known[registry] = _core.ShardedGraph(to_core_graph(step_graph), registry)
+    return known[registry]
+
+
+@once_per_step
+def _sharded_graphs(step_graph: StepGraph) -> dict[_core.RuleRegistry, _core.ShardedGraph]:
+    """By the rules that were known; holds the latest."""
+    return {}
 
 
 def parse_bytes(limit: str | int | float | None) -> int | None:

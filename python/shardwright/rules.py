@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,9 +58,14 @@ def register_rule(
 
 
 def rule_registry() -> _core.RuleRegistry:
-    """Returns the built-in rules and those registered so far."""
+    """The built-in rules and those registered so far; the same object until there are more."""
+    return _registry_with(tuple(_USER_RULES.values()))
+
+
+@functools.lru_cache(maxsize=1)
+def _registry_with(rules: tuple[UserRule, ...]) -> _core.RuleRegistry:
     registry = _core.RuleRegistry()
-    for rule in _USER_RULES.values():
+    for rule in rules:
         registry.add(
             rule.op, rule.notation, [list(operands) for operands in rule.linear], dict(rule.sizes)
         )

@@ -26,7 +26,7 @@ from shardwright.capture import (
     write_updates,
 )
 from shardwright.cluster import Cluster
-from shardwright.lowering.from_core import lower
+from shardwright.lowering.emitted import lower
 from shardwright.lowering.layout import join_parts
 from shardwright.lowering.program import Program
 from shardwright.lowering.table import LocalRef

@@ -268,6 +268,17 @@ void bindPlan(py::module_& module) {
         return nodes;
       },
       py::arg("graph"), "Name, op, labels, shapes and atoms of every node, in order.");
+  module.def(
+      "node_names",
+      [](const ShardedGraph& graph) {
+        std::vector<std::string> names;
+        names.reserve(graph.graph().nodes().size());
+        for (const Node& node : graph.graph().nodes()) {
+          names.push_back(node.name);
+        }
+        return names;
+      },
+      py::arg("graph"), "Name of every node, in order.");
 }
 
 }  // namespace shardwright

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from shardwright.capture.reference import run_graph
 from shardwright.errors import InternalError
+from shardwright.once import once_per_step
 
 InputKind = Literal[
     "parameter", "buffer", "optimizer_state", "batch", "hyper", "rng", "constant", "boundary"
@@ -117,9 +118,9 @@ class ResultSlot:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepGraph:
-    """A captured step. Treat as immutable; passes make a new one.
+    """A captured step, equal only to itself. Treat as immutable; passes make a new one.
 
     Attributes:
         graph_module: flat functional graph: placeholders, ATen and shardwright calls, output.
@@ -152,6 +153,7 @@ class StepGraph:
         (node,) = (n for n in self.graph_module.graph.nodes if n.op == "output")
         return list(node.args[0])
 
+    @once_per_step
     def hash(self) -> str:
         """SHA-256 over ops, arguments, shapes, dtypes and labels; source lines do not count."""
         digest = hashlib.sha256()

@@ -14,7 +14,8 @@ from shardwright.lowering.table import Instruction, LocalRef, ProgramTable
 
 _ACCUMULATE = "shardwright.accumulate.default"
 _COLLECT = "shardwright.collect.default"
-_SEND = "shardwright.send.default"
+# Marks what another stage needs; the marked value is the only operand.
+SEND = "shardwright.send.default"
 _VIEWS = (
     "aten.reshape.default",
     "aten.permute.default",
@@ -62,7 +63,7 @@ def find_crossing(table: ProgramTable) -> Crossing:
             dim = instruction.args[1]
             assert isinstance(dim, int)
             joined[LocalRef(index)] = dim
-        elif instruction.op == _SEND:
+        elif instruction.op == SEND:
             (sent[instruction.node],) = instruction.sources()
     return Crossing(frozenset(accumulated), joined, sent)
 

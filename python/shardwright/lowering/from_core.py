@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardwright import _core
-from shardwright.lowering.program import Program
 from shardwright.lowering.table import (
     Arg,
     Atoms,
@@ -20,29 +19,6 @@ from shardwright.lowering.table import (
     Reshard,
 )
 
-if TYPE_CHECKING:
-    from shardwright.capture.step_graph import StepGraph
-    from shardwright.plan import Plan
-
-
-def lower(step_graph: StepGraph, plan: Plan) -> Program:
-    """The program of a plan.
-
-    Args:
-        step_graph: the step the plan was made for.
-        plan: what to do.
-
-    Raises:
-        PlanError: E311, E314 when the plan does not fit the step.
-    """
-    from shardwright.lowering import shard_ops as _shard_ops  # noqa: F401  (registers the ops)
-    from shardwright.planning import sharded_graph
-
-    graph = sharded_graph(step_graph)
-    table = _core.emit_program(graph, plan.to_core(graph))
-    names = [node["name"] for node in _core.describe_nodes(graph)]
-    return Program(step_graph, table_from_core(table, names))
-
 
 def table_from_core(core: Any, node_names: Sequence[str]) -> ProgramTable:
     """Copies a table out of the planner.
@@ -52,7 +28,7 @@ def table_from_core(core: Any, node_names: Sequence[str]) -> ProgramTable:
         node_names: fx name of every graph node.
     """
     instructions = tuple(_instruction(ins, node_names) for ins in core.instructions)
-    outputs = tuple(ProgramOutput(_ref(out.value), out.updates) for out in core.outputs)
+    outputs = tuple(ProgramOutput(ref_from_core(out.value), out.updates) for out in core.outputs)
     return ProgramTable(tuple(core.mesh_shape), instructions, outputs)
 
 
@@ -78,7 +54,7 @@ def _instruction(core: Any, node_names: Sequence[str]) -> Instruction:
         reshard = Reshard(
             kind=step.kind,
             axis=step.axis,
-            source=_ref(core.source),
+            source=ref_from_core(core.source),
             dim=core.dim,
             outer=core.outer,
             to_dim=core.to_dim,
@@ -92,7 +68,7 @@ def _instruction(core: Any, node_names: Sequence[str]) -> Instruction:
         kind=core.kind,
         node=node_names[core.node],
         phase=core.phase,
-        outputs=tuple(_tensor(tensor) for tensor in core.outputs),
+        outputs=tuple(tensor_from_core(tensor) for tensor in core.outputs),
         stage=core.stage,
         op=core.op,
         args=tuple(_arg(value) for value in core.args),
@@ -101,7 +77,8 @@ def _instruction(core: Any, node_names: Sequence[str]) -> Instruction:
     )
 
 
-def _tensor(core: Any) -> LocalTensor:
+def tensor_from_core(core: Any) -> LocalTensor:
+    """One value on one rank: copies a `_core.LocalTensor`."""
     atoms = Atoms(tuple(core.atoms.sizes), tuple(tuple(dim) for dim in core.atoms.dims))
     spec = tuple(
         Placement(
@@ -115,13 +92,14 @@ def _tensor(core: Any) -> LocalTensor:
     return LocalTensor(tuple(core.local_shape), tuple(core.global_shape), core.dtype, atoms, spec)
 
 
-def _ref(core: Any) -> LocalRef:
+def ref_from_core(core: Any) -> LocalRef:
+    """Copies a `_core.LocalRef`."""
     return LocalRef(core.instruction, core.output)
 
 
 def _arg(value: Any) -> Arg:
     if isinstance(value, _core.LocalRef):
-        return _ref(value)
+        return ref_from_core(value)
     if isinstance(value, _core.RankInt):
         return RankInt(value.base, tuple(value.per_axis))
     if isinstance(value, (list, tuple)):

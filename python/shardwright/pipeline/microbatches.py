@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from shardwright import _core
 from shardwright.capture.ops.library import accumulate_dtype
 from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph, uncompiled_module
+from shardwright.collector import collector_paused
 from shardwright.errors import ConfigError
 from shardwright.graph_table import decode_text, table_nodes
 
@@ -26,6 +27,7 @@ _COPY = torch.ops.aten._to_copy.default
 _Value = tuple[str, int]
 
 
+@collector_paused()
 def split_microbatches(step_graph: StepGraph, num_microbatches: int) -> StepGraph:
     """The step with its batch in `num_microbatches` parts.
 

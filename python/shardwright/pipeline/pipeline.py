@@ -14,9 +14,10 @@ from shardwright import _core
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
 from shardwright.errors import ConfigError, PlanError
-from shardwright.lowering.from_core import core_form, lower
+from shardwright.lowering.emitted import EmittedProgram
+from shardwright.lowering.from_core import core_form
 from shardwright.lowering.program import Program
-from shardwright.lowering.table import LocalRef
+from shardwright.lowering.table import LocalRef, LocalTensor
 from shardwright.pipeline.boundary_specs import boundary_specs
 from shardwright.pipeline.options import (
     PipelineOptions,
@@ -77,7 +78,7 @@ class Pipeline:
 
     Attributes:
         stages: the graphs.
-        plans, programs: of every stage.
+        plans: of every stage.
         cluster: the machines.
         first_ranks: first global rank of every stage; the others follow.
         schedule: actions of every stage.
@@ -96,10 +97,18 @@ class Pipeline:
         self.stages = stages
         self.cluster = cluster
         self.plans = tuple(stage.plan for stage in planned)
-        self.programs: tuple[Program, ...] = tuple(
-            lower(graph, plan) for graph, plan in zip(stages.graphs, self.plans, strict=True)
+        self._emitted = tuple(
+            EmittedProgram(graph, plan)
+            for graph, plan in zip(stages.graphs, self.plans, strict=True)
         )
         self.first_ranks = tuple(stage.first_rank for stage in planned)
+        self._core_cluster = cluster.to_core()
+        self._submeshes = tuple(
+            _core.Submesh.on_cluster(
+                plan.mesh_shape, list(self.ranks_of(stage)), self._core_cluster
+            )
+            for stage, plan in enumerate(self.plans)
+        )
         _check_meshes(planned)
         self.schedule = stage_schedule(
             kind, self.first_ranks, stages.whole.num_microbatches, stages.transfers
@@ -127,6 +136,11 @@ class Pipeline:
         )
 
     @property
+    def programs(self) -> tuple[Program, ...]:
+        """Of every stage."""
+        return tuple(emitted.program for emitted in self._emitted)
+
+    @property
     def num_microbatches(self) -> int:
         """How often forward and backward run per step."""
         return self.stages.whole.num_microbatches
@@ -134,11 +148,11 @@ class Pipeline:
     def ranks_of(self, stage: int) -> range:
         """Global ranks of a stage, in mesh order."""
         first = self.first_ranks[stage]
-        return range(first, first + self.programs[stage].table.num_ranks)
+        return range(first, first + math.prod(self.plans[stage].mesh_shape))
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Stages of a global rank, in order."""
-        return tuple(s for s in range(len(self.programs)) if rank in self.ranks_of(s))
+        return tuple(s for s in range(len(self.plans)) if rank in self.ranks_of(s))
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -172,15 +186,11 @@ class Pipeline:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def _planned(self, transfer: Transfer) -> PlannedTransfer:
-        source_program = self.programs[transfer.source]
-        target_program = self.programs[transfer.target]
-        source = _source(source_program, transfer)
-        target = _input(target_program, f"{transfer.value}", transfer)
-        given = source_program.table.tensor(source)
-        wanted = target_program.table.tensor(target)
+        source, given = self._source(transfer)
+        target, wanted = self._input(transfer.target, transfer.value, transfer)
         common = _core.common_atoms(
-            *core_form(given), source_program.table.mesh_shape,
-            *core_form(wanted), target_program.table.mesh_shape,
+            *core_form(given), self.plans[transfer.source].mesh_shape,
+            *core_form(wanted), self.plans[transfer.target].mesh_shape,
         )  # fmt: skip
         if common is None:
             raise PlanError(
@@ -191,8 +201,8 @@ class Pipeline:
             )
         atoms, source_spec, target_spec = common
         plan = _core.plan_transfer(
-            atoms, given.dtype, source_spec, self._submesh(transfer.source), target_spec,
-            self._submesh(transfer.target), self.cluster.to_core(),
+            atoms, given.dtype, source_spec, self._submeshes[transfer.source], target_spec,
+            self._submeshes[transfer.target], self._core_cluster,
         )  # fmt: skip
         described = BoundaryTransfer(
             **dataclasses.asdict(transfer),
@@ -206,9 +216,21 @@ class Pipeline:
         )
         return PlannedTransfer(transfer, source, target, plan, described)
 
-    def _submesh(self, stage: int) -> _core.Submesh:
-        shape = self.programs[stage].table.mesh_shape
-        return _core.Submesh.on_cluster(shape, list(self.ranks_of(stage)), self.cluster.to_core())
+    def _source(self, transfer: Transfer) -> tuple[LocalRef, LocalTensor]:
+        if transfer.when == "start":
+            return self._input(transfer.source, transfer.parameter, transfer)
+        return self._emitted[transfer.source].sent[transfer.value]
+
+    def _input(self, stage: int, name: str, transfer: Transfer) -> tuple[LocalRef, LocalTensor]:
+        found = self._emitted[stage].received.get(name)
+        if found is None:
+            raise PlanError(
+                "a stage does not read what it is sent.",
+                code="E335",
+                values=[f"value {transfer.value}, stages {transfer.source}, {transfer.target}"],
+                advice="report this with the plan",
+            )
+        return found
 
 
 def build_pipeline(
@@ -357,25 +379,3 @@ def _check_meshes(planned: Sequence[PipelineStage]) -> None:
                 values=[f"stage {number}: {stage.plan.mesh_shape}, before it {known}"],
                 advice="one mesh for all stages of a rank",
             )
-
-
-def _source(program: Program, transfer: Transfer) -> LocalRef:
-    if transfer.when == "start":
-        return _input(program, transfer.parameter, transfer)
-    marks = {
-        str(program.graph_node(name).meta["sent"]): ref
-        for name, ref in program.crossing.sent.items()
-    }
-    return marks[transfer.value]
-
-
-def _input(program: Program, name: str, transfer: Transfer) -> LocalRef:
-    for spec, instruction in zip(program.inputs, program.input_instructions, strict=True):
-        if spec.name == name and instruction is not None:
-            return LocalRef(instruction)
-    raise PlanError(
-        "a stage does not read what it is sent.",
-        code="E335",
-        values=[f"value {transfer.value}, stages {transfer.source}, {transfer.target}"],
-        advice="report this with the plan",
-    )

@@ -6,6 +6,7 @@ import dataclasses
 
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
+from shardwright.collector import collector_paused
 from shardwright.errors import InfeasibleError
 from shardwright.pipeline.options import (
     PipelineOptions,
@@ -65,6 +66,7 @@ def plan_pipeline(
     raise refused
 
 
+@collector_paused()
 def choose_stages(
     step_graph: StepGraph,
     cluster: Cluster,
@@ -89,6 +91,7 @@ def choose_stages(
     return even_stages(step_graph, constraints, cluster.num_devices)
 
 
+@collector_paused()
 def plan_options(
     step_graph: StepGraph, options: PipelineOptions, cluster: Cluster, request: SearchRequest
 ) -> Pipeline:

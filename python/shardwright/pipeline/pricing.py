@@ -87,7 +87,7 @@ def backward_weight_us(graph: StepGraph, plan: Plan) -> float:
         for node in graph.graph_module.graph.nodes
         if node.meta.get("phase") == "backward" and node.meta.get("round") == 1
     }
-    names = [node["name"] for node in _core.describe_nodes(sharded)]
+    names = _core.node_names(sharded)
     total = sum(cost for name, cost in zip(names, costs, strict=True) if name in late)
     return min(total, plan.certificate.backward_us) / plan.num_microbatches
 

@@ -77,7 +77,7 @@ class PipelineSession(Session):
         text = json.dumps(pipeline.plan.to_dict(), sort_keys=True)
         facts = {
             "plan": agreement.digest(text),
-            "stages": str([program.table.mesh_shape for program in pipeline.programs]),
+            "stages": str([plan.mesh_shape for plan in pipeline.plans]),
             "pipeline": pipeline.fingerprint(),
         }
         parts = tuple(
@@ -88,7 +88,7 @@ class PipelineSession(Session):
         return Lowered(
             parts,
             facts,
-            tuple(pipeline.programs[stage].table.mesh_shape for stage in firsts),
+            tuple(pipeline.plans[stage].mesh_shape for stage in firsts),
             tuple(pipeline.first_ranks[stage] for stage in firsts),
             firsts.index(self.own_stages[0]),
         )

@@ -20,7 +20,7 @@ from shardwright.capture.optimizers import read_hyper
 from shardwright.capture.reference import microbatch_value
 from shardwright.errors import CollectiveError, ConfigError
 from shardwright.lowering.check import CheckReport, check_program
-from shardwright.lowering.from_core import lower
+from shardwright.lowering.emitted import lower
 from shardwright.lowering.program import CollectiveSite, Program
 from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.pipeline.recompute import with_recomputation

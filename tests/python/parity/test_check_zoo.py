@@ -9,7 +9,8 @@ from shardwright import _core, zoo
 from shardwright.capture import capture
 from shardwright.graph_table import to_core_graph
 from shardwright.lowering.check import check_program
-from shardwright.lowering.from_core import lower, table_from_core
+from shardwright.lowering.emitted import lower
+from shardwright.lowering.from_core import table_from_core
 from shardwright.lowering.program import Program
 from shardwright.planning import sharded_graph
 

@@ -7,7 +7,7 @@ from tests.python.parity.clusters import slow_compute
 
 from shardwright import zoo
 from shardwright.capture import capture
-from shardwright.lowering.from_core import lower
+from shardwright.lowering.emitted import lower
 from shardwright.planning import plan
 
 

@@ -9,7 +9,7 @@ from tests.python.parity.clusters import slow_compute
 from shardwright import forced, zoo
 from shardwright.capture import capture
 from shardwright.lowering.check import check_program
-from shardwright.lowering.from_core import lower
+from shardwright.lowering.emitted import lower
 from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.planning import plan as make_plan
 from shardwright.runtime import section_loop, simulate
