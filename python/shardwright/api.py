@@ -14,11 +14,12 @@ import torch
 
 from shardwright.cluster import Cluster
 from shardwright.errors import ConfigError
-from shardwright.pipeline.options import StageConstraints, check_count, wrong_stages
+from shardwright.pipeline.microbatch_search import search_microbatches
+from shardwright.pipeline.options import StageConstraints, wanted_microbatches, wrong_stages
 from shardwright.pipeline.pipeline import Pipeline, lower_pipeline
 from shardwright.pipeline.plan import PipelinePlan
 from shardwright.pipeline.planning import plan_pipeline
-from shardwright.pipeline.recompute import checked_recompute
+from shardwright.pipeline.recompute import checked_recompute, with_recomputation
 from shardwright.pipeline.session import PipelineSession
 from shardwright.plan import Plan
 from shardwright.plan_files import load_plan
@@ -57,7 +58,7 @@ class ParallelStep:
         cluster: Cluster | str | None,
         plan: Plan | PipelinePlan | str | Path | None,
         forced: Mapping[str, str] | None,
-        num_microbatches: int,
+        num_microbatches: int | str | None,
         num_stages: int | str,
         schedule: str,
         stage_ranks: Sequence[int] | None,
@@ -89,12 +90,13 @@ class ParallelStep:
             stages_per_rank,
             mesh=shape,
         )
-        check_count("num_microbatches", num_microbatches)
+        microbatches = wanted_microbatches(num_microbatches, num_stages)
         if isinstance(self._given, PipelinePlan):
-            _check_given(self._given, num_stages, num_microbatches)
-            num_microbatches = self._given.num_microbatches
+            _check_given(self._given, num_stages, microbatches)
+            microbatches = self._given.num_microbatches
         elif self._given is not None and num_stages == 1:
             recompute = self._given.recompute
+            microbatches = microbatches if num_microbatches else self._given.num_microbatches
         elif self._given is not None:
             raise wrong_stages(constraints.num_stages, ["plan, which is of a step without stages"])
         options = {
@@ -103,21 +105,22 @@ class ParallelStep:
             "cluster": str(self._cluster),
             "plan": "" if self._given is None else self._given.graph_hash,
             "forced shardings": str(sorted(self._request.forced.items())),
-            "microbatches": str(num_microbatches),
+            "microbatches": str(microbatches),
             "stages": str(constraints),
             "recompute": recompute,
         }
         duration = _duration(timeout)
         self._new_session: Callable[[], Session] = functools.partial(
-            Session, step, self._make_plan, os.environ, options, duration, num_microbatches, check,
+            Session, step, self._make_plan, os.environ, options, duration, microbatches, check,
             recompute,
         )  # fmt: skip
         if num_stages != 1 or isinstance(self._given, PipelinePlan):
             self._new_session = functools.partial(
                 PipelineSession, step, self._make_plan, os.environ, options, duration,
-                num_microbatches, check,
+                microbatches, check,
                 plan_pipeline=functools.partial(self._plan_pipeline, constraints),
             )  # fmt: skip
+        self._searches_microbatches = microbatches is None
         self._sessions: list[Session] = []
         self._session = self._new_session()
 
@@ -169,7 +172,14 @@ class ParallelStep:
         cluster = self._cluster or default_cluster(world_size, device)
         if cluster.num_devices != world_size:
             cluster = cluster.part(world_size)
-        return plan_pipeline(graph, cluster, constraints, self._request)
+
+        def timed_plan(cut: StepGraph) -> tuple[float, Pipeline]:
+            pipeline = plan_pipeline(cut, cluster, constraints, self._request)
+            return pipeline.plan.time_us, pipeline
+
+        if self._searches_microbatches:
+            return search_microbatches(graph, timed_plan)
+        return timed_plan(graph)[1]
 
     def _make_plan(
         self,
@@ -187,12 +197,17 @@ class ParallelStep:
         shape = mesh or self._mesh or ((1,) if world_size == 1 else None)
         if shape is not None:
             check_mesh_size(shape, world_size)
-        return plan_graph(
-            graph,
-            self._cluster or default_cluster(world_size, device),
-            shape,
-            dataclasses.replace(self._request, forced={**self._request.forced, **specs}),
-        )
+        cluster = self._cluster or default_cluster(world_size, device)
+        request = dataclasses.replace(self._request, forced={**self._request.forced, **specs})
+
+        def timed_plan(cut: StepGraph) -> tuple[float, Plan]:
+            cut = with_recomputation(cut, self._request.recompute)
+            plan = plan_graph(cut, cluster, shape, request)
+            return plan.time_us, plan
+
+        if self._searches_microbatches:
+            return search_microbatches(graph, timed_plan)
+        return timed_plan(graph)[1]
 
 
 def default_cluster(world_size: int, device: torch.device) -> Cluster:
@@ -216,7 +231,7 @@ def default_cluster(world_size: int, device: torch.device) -> Cluster:
     return Cluster.preset(preset, nodes=world_size // per_host, devices_per_host=per_host)
 
 
-def _check_given(plan: PipelinePlan, num_stages: int | str, num_microbatches: int) -> None:
+def _check_given(plan: PipelinePlan, num_stages: int | str, num_microbatches: int | None) -> None:
     """Raises ConfigError E528 when other stages or microbatches than the plan's are asked for."""
     asked = {
         "num_stages": (num_stages, len(plan.stages)),
@@ -225,7 +240,7 @@ def _check_given(plan: PipelinePlan, num_stages: int | str, num_microbatches: in
     wrong = [
         f"{name}={number}, the plan has {found}"
         for name, (number, found) in asked.items()
-        if number not in (1, "auto", found)
+        if number not in (1, "auto", None, found)
     ]
     if wrong:
         raise wrong_stages(len(plan.stages), wrong)
@@ -257,7 +272,7 @@ def parallelize(
     cluster: Cluster | str | None = None,
     plan: Plan | PipelinePlan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
-    num_microbatches: int = 1,
+    num_microbatches: int | str | None = None,
     num_stages: int | str = 1,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
@@ -280,7 +295,7 @@ def parallelize(
     cluster: Cluster | str | None = None,
     plan: Plan | PipelinePlan | str | Path | None = None,
     forced: Mapping[str, str] | None = None,
-    num_microbatches: int = 1,
+    num_microbatches: int | str | None = None,
     num_stages: int | str = 1,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
@@ -309,6 +324,7 @@ def parallelize(
         num_microbatches: in how many parts, one after the other, the batch goes through forward
             and backward; gradients are added up and the update runs once. Losses and gradients are
             those of the whole batch; see docs/concepts/microbatches.md for what cannot be cut.
+            "auto" for the fastest power of two. By default 1, and "auto" where num_stages is.
         num_stages: in how many pipeline stages the layers run, each on ranks of its own, or "auto"
             for as many as are fastest; stages of which nothing else is given are searched.
         schedule: order in which stages take microbatches, "1f1b", "gpipe", "interleaved_1f1b" or

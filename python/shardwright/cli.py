@@ -121,8 +121,9 @@ def _add_plan_parser(commands: Any) -> None:
     parser.add_argument("--mesh", metavar="AxB", help="mesh shape such as 2x4 (default: try all)")
     parser.add_argument("--memory-limit", metavar="SIZE", help="per device, such as 14GiB")
     parser.add_argument(
-        "--num-microbatches", type=_count_or_auto, default=1, metavar="N|auto",
-        help="parts in which the batch goes through forward and backward; auto: the fastest (1)",
+        "--num-microbatches", type=_count_or_auto, default=None, metavar="N|auto",
+        help="parts in which the batch goes through forward and backward; auto: the fastest "
+        "(1; auto where --num-stages is)",
     )  # fmt: skip
     parser.add_argument(
         "--recompute", choices=("none", "full"), default="none",
@@ -250,7 +251,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
     asked = {
         "--num-stages": arguments.num_stages != 1,
-        "--num-microbatches": arguments.num_microbatches != 1,
+        "--num-microbatches": arguments.num_microbatches is not None,
         "--mesh": arguments.mesh is not None,
         "--recompute": arguments.recompute != "none",
         "--schedule": arguments.schedule != "1f1b",

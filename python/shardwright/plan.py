@@ -457,6 +457,14 @@ class Plan:
             self.microbatches_in_flight,
         )
 
+    def step_of(self, step_graph: StepGraph) -> StepGraph:
+        """A captured step as this plan runs it: in its microbatches, with its recomputation.
+
+        Raises:
+            PlanError: E325 when the plan was made for another step.
+        """
+        return same_step(step_graph, self.num_microbatches, self.graph_hash, self.recompute)
+
     def validate(self, step_graph: StepGraph) -> Certificate:
         """Recomputes the certificate on a step graph and compares.
 
@@ -474,8 +482,7 @@ class Plan:
         """
         from shardwright.planning import sharded_graph
 
-        step_graph = same_step(step_graph, self.num_microbatches, self.graph_hash, self.recompute)
-        graph = sharded_graph(step_graph)
+        graph = sharded_graph(self.step_of(step_graph))
         recomputed = certificate_from_core(_core.certify_plan(graph, self.to_core(graph)))
         _compare(self.certificate, recomputed)
         return dataclasses.replace(

@@ -36,7 +36,7 @@ def plan(
     mesh: Sequence[int] | int | None = None,
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
-    num_microbatches: int | str = 1,
+    num_microbatches: int | str | None = None,
     microbatches_in_flight: int = 1,
     recompute: str = "none",
     time_limit_s: float = 60.0,
@@ -55,7 +55,7 @@ def plan(
     mesh: Sequence[int] | int | None = None,
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
-    num_microbatches: int | str = 1,
+    num_microbatches: int | str | None = None,
     num_stages: int | str,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
@@ -78,7 +78,7 @@ def plan(
     mesh: Sequence[int] | int | None = None,
     memory_limit: str | int | float | None = None,
     forced: Mapping[str, str] | None = None,
-    num_microbatches: int | str = 1,
+    num_microbatches: int | str | None = None,
     num_stages: int | str = 1,
     schedule: str = "1f1b",
     stage_ranks: Sequence[int] | None = None,
@@ -108,7 +108,8 @@ def plan(
         forced: Specs that inputs (by unsharded name; `*` and `?` match) or graph nodes must have,
             as printed: `{"*.mlp.up.weight": "R S0"}`. Needs `mesh`, or `stage_meshes`.
         num_microbatches: In how many parts the batch goes through forward and backward, as in
-            `sw.parallelize`, or "auto" for the fastest power of two.
+            `sw.parallelize`, or "auto" for the fastest power of two. By default 1, and "auto" where
+            num_stages is.
         num_stages: In how many pipeline stages the layers run, or "auto" for as many as are
             fastest. Anything but 1 gives a `PipelinePlan`. Stages of which nothing else is given
             are searched: layers, devices, meshes, specs between stages, recomputation.
@@ -148,7 +149,7 @@ def plan(
         InfeasibleError: E203 when nothing fits the memory, E206 when a stage does not.
     """
     from shardwright.pipeline.microbatch_search import search_microbatches
-    from shardwright.pipeline.options import StageConstraints
+    from shardwright.pipeline.options import StageConstraints, wanted_microbatches
     from shardwright.pipeline.planning import plan_pipeline
     from shardwright.pipeline.recompute import checked_recompute, with_recomputation
 
@@ -172,6 +173,9 @@ def plan(
         stages_per_rank,
         mesh=shape,
     )
+    if num_microbatches not in (None, "auto"):
+        _integer("num_microbatches", num_microbatches)
+    microbatches = wanted_microbatches(num_microbatches, num_stages)
     chosen = _cluster(cluster, shape or constraints.all_devices)
     started = time.perf_counter()
     captured = _captured(step, args, step_kwargs or {})
@@ -185,10 +189,9 @@ def plan(
         stages = plan_pipeline(graph, chosen, constraints, request).plan
         return stages.time_us, stages
 
-    if num_microbatches == "auto":
+    if microbatches is None:
         return search_microbatches(captured, timed_plan)
-    count = _integer("num_microbatches", num_microbatches)
-    return timed_plan(_in_microbatches(captured, count))[1]
+    return timed_plan(_in_microbatches(captured, microbatches))[1]
 
 
 @dataclasses.dataclass(frozen=True)

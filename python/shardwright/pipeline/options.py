@@ -240,6 +240,24 @@ def check_count(name: str, value: object) -> None:
         )
 
 
+def wanted_microbatches(given: int | str | None, num_stages: int | str) -> int | None:
+    """How many microbatches are asked for; None for as many as are fastest.
+
+    Args:
+        given: a number, "auto", or None: 1, or "auto" where the number of stages is "auto".
+        num_stages: a number or "auto".
+
+    Raises:
+        ConfigError: E520 for a number that is none.
+    """
+    if given is None and num_stages != "auto":
+        return 1
+    if given is None or given == "auto":
+        return None
+    check_count("num_microbatches", given)
+    return int(given)
+
+
 def wrong_stages(num_stages: int | None, at_fault: Sequence[str]) -> ConfigError:
     """The error for arguments that do not go together."""
     return ConfigError(

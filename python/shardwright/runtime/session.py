@@ -150,7 +150,8 @@ class Session:
         environment: environment variables.
         options: what must be equal on all ranks, as text.
         timeout: of collectives.
-        num_microbatches: in how many parts the batch goes through forward and backward.
+        num_microbatches: in how many parts the batch goes through forward and backward; None
+            leaves it to the plan.
         recompute: "full" makes forward again in backward, where the step has no stages.
         check: whether rank 0 proves every program with the static checker before it runs.
         check_report: of the newest program, on rank 0.
@@ -161,7 +162,7 @@ class Session:
     environment: Mapping[str, str]
     options: Mapping[str, str]
     timeout: timedelta
-    num_microbatches: int = 1
+    num_microbatches: int | None = 1
     check: bool = True
     recompute: str = "none"
     check_report: CheckReport | None = None
@@ -401,6 +402,7 @@ class Session:
         """Plans on rank 0 and lowers the plan on every rank."""
         assert self.world is not None
         plan = self._plan(graph)
+        graph = plan.step_of(graph)
         program = lower(graph, plan)
         check_mesh_size(plan.mesh_shape, self.world.size)
         text = json.dumps(plan.to_dict(), sort_keys=True)
@@ -431,8 +433,10 @@ class Session:
         return graph, self._held_arguments(args, kwargs)
 
     def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepGraph:
-        graph = split_microbatches(capture(self.step, args, kwargs), self.num_microbatches)
-        return with_recomputation(graph, self.recompute)
+        graph = capture(self.step, args, kwargs)
+        if self.num_microbatches is None:
+            return graph
+        return with_recomputation(split_microbatches(graph, self.num_microbatches), self.recompute)
 
     def _held_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepArguments:
         """The arguments of a later call, with the tensors they really hold."""
@@ -460,7 +464,7 @@ class Session:
                 plan = self.planner(graph, world.size, self._device, self._mesh, specs)
                 check_mesh_size(plan.mesh_shape, world.size)
                 if self.check:
-                    self.check_report = check_program(lower(graph, plan))
+                    self.check_report = check_program(lower(plan.step_of(graph), plan))
                 answer = ("plan", json.dumps(plan.to_dict()))
             except Exception as error:
                 answer = ("error", agreement.portable(error))
