@@ -114,6 +114,14 @@ LayerCosts::~LayerCosts() = default;
 LayerCosts::LayerCosts(LayerCosts&&) noexcept = default;
 LayerCosts& LayerCosts::operator=(LayerCosts&&) noexcept = default;
 
+std::vector<std::vector<bool>> LayerCosts::keptReceived() const {
+  std::vector<std::vector<bool>> kept;
+  for (const Impl::Class& layer : impl_->classes) {
+    kept.push_back(shardwright::keptReceived(*layer.graph, layer.layer));
+  }
+  return kept;
+}
+
 std::vector<LayerTable> LayerCosts::tables(const DeviceMesh& mesh, const Cluster& cluster,
                                            const std::vector<MemoryPrice>& prices) const {
   std::vector<std::unique_ptr<LayerSolver>> solvers;

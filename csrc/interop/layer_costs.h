@@ -2,6 +2,7 @@
 // logical mesh and price of memory the exact table over (entry spec, exit spec), by elimination.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -29,6 +30,9 @@ struct LayerCostOptions {
   bool shard_all_products = false;
 };
 
+// Of a layer in a stage; kAlone: first and last.
+enum LayerPlace : std::uint8_t { kInside = 0, kFirst = 1, kLast = 2, kAlone = 3 };
+
 // One way to run a layer on a mesh, per device. Times include conversions inside the layer, none of
 // the transfers between layers.
 struct LayerCost {
@@ -47,8 +51,22 @@ struct LayerCost {
   // one stage meet and both save the value, it is there once.
   std::int64_t saved_entry_bytes = 0;
   std::int64_t saved_exit_bytes = 0;
-  // Most bytes alive at any moment of forward and backward, without fixed and saved bytes.
-  std::int64_t transient_bytes = 0;
+  // Where backward is split: what each microbatch between its parts has besides, made in the first
+  // and read in the late one.
+  std::int64_t late_bytes = 0;
+  // What a stage that begins with the layer keeps besides until backward is done, per microbatch:
+  // received in forward and not among the saved bytes.
+  std::int64_t entry_bytes = 0;
+  // Gradients that the layer receives, and how much of them is among the late bytes. A stage that
+  // ends with the layer keeps them all.
+  std::int64_t gradient_bytes = 0;
+  std::int64_t late_gradient_bytes = 0;
+  // Received from other layers once per step and read in the update: a stage keeps what others send
+  // it all the step.
+  std::int64_t step_bytes = 0;
+  // By place of the layer in its stage: most bytes alive at any moment of forward and backward,
+  // without fixed, saved and late bytes and, at the ends, what the stage keeps of the received.
+  std::array<std::int64_t, 4> transient_bytes = {};
   // Most bytes alive at any moment of the update, without the fixed bytes.
   std::int64_t update_bytes = 0;
 };
@@ -93,6 +111,10 @@ class LayerCosts {
   // not negative.
   std::vector<LayerTable> tables(const DeviceMesh& mesh, const Cluster& cluster,
                                  const std::vector<MemoryPrice>& prices) const;
+
+  // By class and value that it receives: whether the layer's own bytes have it from its arrival to
+  // backward's end, or late part.
+  std::vector<std::vector<bool>> keptReceived() const;
 
  private:
   struct Impl;

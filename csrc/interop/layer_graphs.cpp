@@ -37,12 +37,14 @@ bool areNested(const std::vector<std::int64_t>& a, const std::vector<std::int64_
 
 class Cutter {
  public:
-  Cutter(const Graph& graph, const std::vector<int>& layer_of_node)
+  Cutter(const Graph& graph, const std::vector<int>& layer_of_node, bool splits_backward)
       : sums_(splitSums(graph, layer_of_node)),
         whole_(*sums_.graph),
         layer_(sums_.layer_of_node),
+        splits_backward_(splits_backward),
         rank_(layer_.size()),
-        stamp_(layer_.size(), kEveryLayer) {
+        stamp_(layer_.size(), kEveryLayer),
+        early_in_(layer_.size(), kEveryLayer) {
     num_layers_ = 1 + *std::ranges::max_element(layer_of_node);
     num_layers_ = std::max(num_layers_, 1);
   }
@@ -203,14 +205,34 @@ class Cutter {
     }
   }
 
+  // Marks of backward what nothing follows from that other layers get.
+  void markLate(LayerList& list, int layer) {
+    const auto isBackward = [](const LayerEntry& entry, Kind kind) {
+      return entry.kind == kind && entry.phase == Phase::kBackward;
+    };
+    for (const LayerEntry& entry : list.entries) {
+      if (isBackward(entry, Kind::kSend)) early_in_[entry.value.node.index()] = layer;
+    }
+    for (auto entry = list.entries.rbegin(); entry != list.entries.rend(); ++entry) {
+      if (!isBackward(*entry, Kind::kCall)) continue;
+      entry->is_late = early_in_[entry->value.node.index()] != layer;
+      if (entry->is_late) continue;
+      for (const ValueRef operand : whole_.node(entry->value.node).operands()) {
+        early_in_[operand.node.index()] = layer;
+      }
+    }
+  }
+
   // Puts the entries in the order of the layer's graph.
   void finishList(int layer) {
     LayerList& list = lists_[static_cast<std::size_t>(layer)];
+    if (splits_backward_) markLate(list, layer);
     const auto place = [](const LayerEntry& entry) {
       const int part = entry.kind == Kind::kInput      ? 0
                        : entry.kind == Kind::kReceived ? 1
                                                        : 2 + static_cast<int>(entry.phase);
-      return std::tuple(part, entry.value.node, entry.kind == Kind::kSend, entry.value.output);
+      return std::tuple(part, entry.is_late, entry.value.node, entry.kind == Kind::kSend,
+                        entry.value.output);
     };
     std::ranges::sort(list.entries, {}, place);
   }
@@ -314,10 +336,12 @@ class Cutter {
   SplitSums sums_;
   const Graph& whole_;
   const std::vector<int>& layer_;
+  bool splits_backward_;
   int num_layers_ = 1;
   std::vector<std::vector<std::size_t>> outputs_;  // by layer
-  std::vector<Phase> rank_;  // by node: phase in which the layer of its stamp needs it
-  std::vector<int> stamp_;   // by node: the last layer that had it
+  std::vector<Phase> rank_;    // by node: phase in which the layer of its stamp needs it
+  std::vector<int> stamp_;     // by node: the last layer that had it
+  std::vector<int> early_in_;  // by node: the last layer in whose backward it is not late
   std::vector<LayerList> lists_;
   std::vector<ReceivedPhases> received_;
   LayerGraphs result_;
@@ -325,8 +349,9 @@ class Cutter {
 
 }  // namespace
 
-LayerGraphs makeLayerGraphs(const Graph& graph, const std::vector<int>& layer_of_node) {
-  return Cutter(graph, layer_of_node).cut();
+LayerGraphs makeLayerGraphs(const Graph& graph, const std::vector<int>& layer_of_node,
+                            bool splits_backward) {
+  return Cutter(graph, layer_of_node, splits_backward).cut();
 }
 
 }  // namespace shardwright

@@ -29,7 +29,8 @@ struct ReceivedValue {
 // forward, backward, update. Values that other layers read in forward or backward are marked by
 // shardwright.send.default right after they are made ("<name>_sent"), and returned. Values that
 // cross in the update (norms, tied weights and their gradients) are inputs of their readers, and
-// nothing in their maker.
+// nothing in their maker. Where backward is split, what no value for another layer follows from is
+// late (Node::is_late) and stands after the rest of backward.
 struct LayerClass {
   std::shared_ptr<const Graph> graph;
   int first_layer = 0;
@@ -86,6 +87,7 @@ struct LayerGraphs {
 // Contract: one layer per node. In forward a layer reads values of earlier layers only, in backward
 // besides of later ones what those make in forward or backward; the new value of an input is made
 // in the input's layer or in no layer. Throws InternalError [E944] naming the value otherwise.
-LayerGraphs makeLayerGraphs(const Graph& graph, const std::vector<int>& layer_of_node);
+LayerGraphs makeLayerGraphs(const Graph& graph, const std::vector<int>& layer_of_node,
+                            bool splits_backward = false);
 
 }  // namespace shardwright

@@ -195,6 +195,7 @@ Graph LayerWriter::graph() const {
     node.module_path = origin.module_path;
     node.source = origin.source;
     node.phase = entry.phase;
+    node.is_late = entry.is_late;
     nodes.push_back(std::move(node));
   }
   return Graph(std::move(nodes), std::move(outputs));

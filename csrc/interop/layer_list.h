@@ -16,6 +16,7 @@ struct LayerEntry {
   Kind kind = Kind::kCall;
   ValueRef value;  // kReceived, kSend: which value; else output 0 of the node
   Phase phase = Phase::kForward;
+  bool is_late = false;  // see Node::is_late
 };
 
 // Entries in the order of the layer's graph.

@@ -21,6 +21,12 @@ struct StageMesh {
   std::vector<LayerTable> tables;  // by class of layer
 };
 
+// Most of any one of some layers: transient bytes, and these with what is late in it.
+struct TransientBytes {
+  std::int64_t alone = 0;
+  std::int64_t with_late = 0;
+};
+
 // A range of layers on one mesh, per device; as LayerCost, added up.
 struct StageCost {
   bool possible = false;
@@ -32,12 +38,28 @@ struct StageCost {
   std::int64_t saved_bytes = 0;
   std::int64_t saved_entry_bytes = 0;
   std::int64_t saved_exit_bytes = 0;
-  std::int64_t transient_bytes = 0;
+  std::int64_t late_bytes = 0;
+  std::int64_t entry_bytes = 0;  // of the first layer
+  // Of the last layer.
+  std::int64_t gradient_bytes = 0;
+  std::int64_t late_gradient_bytes = 0;
+  std::int64_t step_bytes = 0;
+  TransientBytes transient;
+  TransientBytes open_transient;  // were there another layer behind
   std::int64_t update_bytes = 0;
-
-  // Alive whatever the number of microbatches in flight, at the worst moment.
-  std::int64_t heldBytes() const;
 };
+
+// Per device, with n microbatches in flight: held + n * per_microbatch.
+struct StageBytes {
+  std::int64_t held = 0;
+  std::int64_t per_microbatch = 0;
+};
+
+// What a stage of its own takes. With `splits_backward` microbatches wait between the parts of its
+// backward: unless it is the first of the step, which sends no gradients, so that all of its
+// backward is late. What a stage receives it keeps until backward is done; gradients are there once
+// where backward is not split.
+StageBytes stageBytes(const StageCost& cost, bool splits_backward, bool is_first);
 
 // Ranges of layers whose classes follow one another alike are one sequence, computed once.
 class LayerSequences {
@@ -54,12 +76,17 @@ class LayerSequences {
   std::pair<int, int> step(int sequence) const {
     return steps_[static_cast<std::size_t>(sequence)];
   }
+  // Whether all its ranges begin with the step.
+  bool isFirst(int sequence) const { return is_first_[static_cast<std::size_t>(sequence)]; }
+  int classOf(int layer) const { return class_of_layer_[static_cast<std::size_t>(layer)]; }
   int lengthOf(int sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
 
  private:
   int num_layers_ = 0;
+  std::vector<int> class_of_layer_;
   std::vector<std::pair<int, int>> steps_;
   std::vector<int> lengths_;
+  std::vector<bool> is_first_;
   std::vector<std::vector<int>> sequences_;  // [begin][end - begin - 1]
 };
 

@@ -1,6 +1,7 @@
 #include "interop/stage_tables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -22,6 +23,15 @@ std::vector<int> portsOf(StagePorts& ports, const StageMesh& mesh,
   return result;
 }
 
+// Of a tensor what each device has.
+double shareOf(const StageMesh& mesh, const ShardingSpec& spec) {
+  double share = 1;
+  for (std::size_t axis = 0; axis < spec.size(); ++axis) {
+    if (spec[axis].kind == Placement::Kind::kShard) share /= mesh.mesh_shape[axis];
+  }
+  return share;
+}
+
 // Half of each time; 0 where nothing is possible.
 std::vector<double> halves(std::vector<double> times) {
   for (double& time : times) time = time < kImpossible ? time / 2 : 0;
@@ -35,7 +45,12 @@ StageTables::StageTables(const LayerSequences& sequences, const std::vector<Boun
                          const std::vector<SubmeshShape>& submeshes,
                          const std::vector<BoundaryTensors>& boundary_tensors,
                          const Cluster& cluster, const StageTableOptions& options)
-    : sequences_(sequences), options_(options), ports_(submeshes.size()) {
+    : sequences_(sequences),
+      meshes_(meshes),
+      options_(options),
+      passing_(passingBytes(sequences.numLayers(), options.passing_values)),
+      recomputed_passing_(passingBytes(sequences.numLayers(), options.recomputed_passing_values)),
+      ports_(submeshes.size()) {
   problem_.num_layers = sequences.numLayers();
   problem_.submeshes = submeshes;
   problem_.num_devices = cluster.numDevices();
@@ -93,7 +108,9 @@ void StageTables::collectWays(const std::vector<BoundaryDims>& dims,
             if (!cost.possible) continue;
             found[static_cast<std::size_t>(mesh.submesh)].push_back(
                 {sequence, entries[entry], exits[exit],
-                 StageWay{static_cast<int>(m), price, entry, exit, cost}});
+                 StageWay{
+                     static_cast<int>(m), price, entry, exit, cost,
+                     stageBytes(cost, options_.splits_backward, sequences_.isFirst(sequence))}});
           }
         }
       }
@@ -154,7 +171,7 @@ std::vector<bool> StageTables::portsToKeep(int submesh,
 
 void StageTables::prune(std::vector<StageWay>& ways) const {
   const auto memory = [](const StageWay& way) {
-    return std::pair(way.cost.heldBytes(), way.cost.saved_bytes);
+    return std::pair(way.bytes.held, way.bytes.per_microbatch);
   };
   std::ranges::stable_sort(ways, [&](const StageWay& a, const StageWay& b) {
     return std::tuple(timeOf(a.cost), memory(a)) < std::tuple(timeOf(b.cost), memory(b));
@@ -165,7 +182,7 @@ void StageTables::prune(std::vector<StageWay>& ways) const {
   }
   // The fastest says what memory costs, and what does not fit how much would do where nothing does.
   const auto is_too_large = [&](const StageWay& way) {
-    return way.cost.heldBytes() + way.cost.saved_bytes > *options_.memory_limit_bytes;
+    return way.bytes.held + way.bytes.per_microbatch > *options_.memory_limit_bytes;
   };
   if (!std::ranges::all_of(ways, is_too_large)) {
     const auto others = std::remove_if(ways.begin() + 1, ways.end(), is_too_large);
@@ -181,7 +198,7 @@ void StageTables::prune(std::vector<StageWay>& ways) const {
   if (kept.size() > options_.most_ways) {
     // The fastest stays; the others go by the bytes they take, fewest first, evenly.
     const auto bytes = [&](const StageWay& way) {
-      return way.cost.heldBytes() + kTypicalInFlight * way.cost.saved_bytes;
+      return way.bytes.held + kTypicalInFlight * way.bytes.per_microbatch;
     };
     std::stable_sort(kept.begin() + 1, kept.end(),
                      [&](const StageWay& a, const StageWay& b) { return bytes(a) < bytes(b); });
@@ -228,10 +245,11 @@ void StageTables::addKinds() {
                 ways_[submesh][static_cast<std::size_t>(sequences_.of(begin, end))];
             const auto found = groups.find(key);
             if (found == groups.end() || found->second.size() <= variant) continue;
-            const StageCost& cost = found->second[variant].cost;
-            times.at(begin, end) = timeOf(cost) + leaving_us.at(begin, end);
-            memory.fixed_bytes.at(begin, end) = cost.heldBytes();
-            memory.per_microbatch_bytes.at(begin, end) = cost.saved_bytes;
+            const StageWay& way = found->second[variant];
+            times.at(begin, end) = timeOf(way.cost) + leaving_us.at(begin, end);
+            const StageBytes bytes = bytesOf(begin, end, way);
+            memory.fixed_bytes.at(begin, end) = bytes.held;
+            memory.per_microbatch_bytes.at(begin, end) = bytes.per_microbatch;
           }
         }
         problem_.times.push_back(std::move(times));
@@ -239,6 +257,40 @@ void StageTables::addKinds() {
       }
     }
   }
+}
+
+StageBytes StageTables::bytes(int begin, int end, int kind) const {
+  return bytesOf(begin, end, way(begin, end, kind));
+}
+
+StageBytes StageTables::bytesOf(int begin, int end, const StageWay& way) const {
+  const StageMesh& mesh = meshes_[static_cast<std::size_t>(way.mesh)];
+  const int sequence = sequences_.of(begin, end);
+  const int last = sequences_.step(sequence).second;
+  const LayerTable& first = mesh.tables[static_cast<std::size_t>(sequences_.classOf(begin))];
+  const double entry = shareOf(mesh, first.entry_specs[way.entry]);
+  const double exit =
+      shareOf(mesh, mesh.tables[static_cast<std::size_t>(last)].exit_specs[way.exit]);
+  const auto bytesIn = [&](const RangeTable<std::int64_t>& table, double share) {
+    return static_cast<std::int64_t>(std::ceil(share * static_cast<double>(table.at(begin, end))));
+  };
+  const PassingBytes& passing = mesh.recomputed ? recomputed_passing_ : passing_;
+  StageBytes bytes = way.bytes;
+  bytes.per_microbatch += bytesIn(passing.activations, entry);
+  // Each at least in as many parts as there are devices.
+  bytes.per_microbatch -= passing.repeated.at(begin, end) /
+                          problem_.submeshes[static_cast<std::size_t>(mesh.submesh)].numDevices();
+  bytes.held += bytesIn(passing.inner, std::min(entry, exit));
+  bytes.held += static_cast<std::int64_t>(
+      std::ceil(passing.step_share.at(begin, end) * static_cast<double>(way.cost.step_bytes)));
+  if (!options_.splits_backward) {
+    bytes.held += bytesIn(passing.gradients, exit);
+  } else if (sequences_.isFirst(sequence)) {
+    bytes.per_microbatch += bytesIn(passing.first_gradients, exit);
+  } else {
+    bytes.per_microbatch += bytesIn(passing.gradients, exit);
+  }
+  return bytes;
 }
 
 void StageTables::addBoundaries(const std::vector<BoundaryTensors>& tensors,

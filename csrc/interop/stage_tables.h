@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "interop/passing_bytes.h"
 #include "interop/stage_costs.h"
 #include "interop/stage_ports.h"
 #include "interop/stage_problem.h"
@@ -37,6 +38,11 @@ struct StageTableOptions {
   // their least time (ties to the first seen). More than that is a restriction of the model.
   std::size_t max_ports = 1000;
   std::vector<StepTransfer> step_transfers = {};
+  // Taken to lie as the main values at the ends of the stage do.
+  std::vector<PassingValue> passing_values = {};
+  std::vector<PassingValue> recomputed_passing_values = {};  // of stages that recompute
+  // Whether weight gradients wait (zero-bubble), see stageBytes.
+  bool splits_backward = false;
   // Whether stages wait for their transfers, as where no more microbatches are in flight than there
   // are stages behind (1F1B, zero-bubble): by half of what each side's cheapest transfer takes.
   bool waits_for_transfers = false;
@@ -52,6 +58,7 @@ struct StageWay {
   std::size_t entry = 0;  // specs of the first layer's table and of the last one's
   std::size_t exit = 0;
   StageCost cost;
+  StageBytes bytes;  // without passing values
 };
 
 // Owns the StageProblem (without schedule, cluster and number of stages, which the caller sets) and
@@ -61,8 +68,8 @@ class StageTables {
   // Kinds are pairs of ports of one submesh, so many variants each; a variant of a range is one of
   // the ways that no other is better than in time and memory. The time of a stage is that of
   // forward and backward, and its share of the update and of what it sends other stages once per
-  // step. Contract: `dims` and the meshes' tables
-  // are by class of layer as in `sequences`; boundary_tensors is by layer, entry 0 not read.
+  // step. Keeps `sequences` and `meshes`. Contract: `dims` and the meshes' tables are by class of
+  // layer as in `sequences`; boundary_tensors is by layer, entry 0 not read.
   StageTables(const LayerSequences& sequences, const std::vector<BoundaryDims>& dims,
               const std::vector<StageMesh>& meshes, const std::vector<SubmeshShape>& submeshes,
               const std::vector<BoundaryTensors>& boundary_tensors, const Cluster& cluster,
@@ -72,6 +79,8 @@ class StageTables {
   const StageProblem& problem() const { return problem_; }
   // What a kind is for layers [begin, end). Contract: the kind's time there is finite.
   const StageWay& way(int begin, int end, int kind) const;
+  // What it takes, as the problem has it where there is a memory limit. Contract: as of way().
+  StageBytes bytes(int begin, int end, int kind) const;
 
  private:
   // Ways by pair of ports, then by time. The key is entry port * numPorts + exit port.
@@ -87,13 +96,17 @@ class StageTables {
   std::vector<bool> portsToKeep(int submesh, const std::vector<Candidate>& candidates) const;
   void collectWays(const std::vector<BoundaryDims>& dims, const std::vector<StageMesh>& meshes);
   void addKinds();
+  StageBytes bytesOf(int begin, int end, const StageWay& way) const;
   void addBoundaries(const std::vector<BoundaryTensors>& tensors, const Cluster& cluster);
   double timeOf(const StageCost& cost) const;
   double leavingUs(int begin, int end) const;
   void prune(std::vector<StageWay>& ways) const;
 
   const LayerSequences& sequences_;
+  const std::vector<StageMesh>& meshes_;
   const StageTableOptions options_;
+  const PassingBytes passing_;
+  const PassingBytes recomputed_passing_;
   StagePorts ports_;
   std::vector<std::vector<Ways>> ways_;     // [submesh][sequence]
   std::vector<std::size_t> group_of_kind_;  // key of Ways

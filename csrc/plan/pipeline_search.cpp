@@ -45,10 +45,13 @@ struct LayerVariants {
   std::vector<std::pair<int, int>> classes;  // class in each variant
 };
 
-LayerVariants layersOf(const LayeredGraph& step, const LayeredGraph* recomputed) {
-  LayerVariants layers{makeLayerGraphs(*step.graph, step.layer_of_node), {}, {}, {}};
+LayerVariants layersOf(const LayeredGraph& step, const LayeredGraph* recomputed,
+                       bool splits_backward) {
+  LayerVariants layers{
+      makeLayerGraphs(*step.graph, step.layer_of_node, splits_backward), {}, {}, {}};
   if (recomputed != nullptr) {
-    layers.recomputed = makeLayerGraphs(*recomputed->graph, recomputed->layer_of_node);
+    layers.recomputed =
+        makeLayerGraphs(*recomputed->graph, recomputed->layer_of_node, splits_backward);
   }
   std::map<std::pair<int, int>, int> known;
   for (std::size_t layer = 0; layer < layers.plain.layers.size(); ++layer) {
@@ -59,6 +62,33 @@ LayerVariants layersOf(const LayeredGraph& step, const LayeredGraph* recomputed)
     layers.class_of_layer.push_back(found->second);
   }
   return layers;
+}
+
+bool isKept(const LayerClass& layer, const std::vector<NodeId>& origin,
+            const std::vector<bool>& kept, ValueRef value) {
+  for (std::size_t index = 0; index < kept.size(); ++index) {
+    if (kept[index] && origin[layer.received[index].input.index()] == value.node) return true;
+  }
+  return false;
+}
+
+std::vector<PassingValue> passingValues(const LayerGraphs& graphs, const LayerCosts& costs) {
+  const std::vector<std::vector<bool>> kept = costs.keptReceived();
+  std::vector<PassingValue> values;
+  for (const CrossingValue& value : graphs.crossings) {
+    PassingValue& passing = values.emplace_back();
+    passing.source = value.source;
+    passing.targets = value.targets;
+    for (const int target : value.targets) {
+      const Layer& layer = graphs.layers[static_cast<std::size_t>(target)];
+      const auto number = static_cast<std::size_t>(layer.layer_class);
+      passing.kept.push_back(
+          isKept(graphs.classes[number], layer.origin, kept[number], value.value));
+    }
+    passing.phase = value.phase;
+    passing.bytes = value.bytes;
+  }
+  return values;
 }
 
 class PipelineSearch {
@@ -75,7 +105,7 @@ class PipelineSearch {
         submeshes_ = candidateSubmeshes(cluster.num_hosts, cluster.devices_per_host, true);
       }
     }
-    layers_ = layersOf(step, recomputed);
+    layers_ = layersOf(step, recomputed, options.schedule == ScheduleKind::kZeroBubble);
     const LayerCostOptions costs{.num_microbatches = options.num_microbatches,
                                  .max_specs = options.max_specs,
                                  .max_work = kMaxWork,
@@ -92,13 +122,19 @@ class PipelineSearch {
     const std::vector<StageMesh> meshes = allMeshes();
     note("costs");
     const LayerSequences sequences(layers_.class_of_layer);
-    StageTables tables(sequences, boundaryDims(), meshes, submeshes_, boundaryTensors(), cluster_,
-                       {.num_microbatches = options_.num_microbatches,
-                        .memory_limit_bytes = limit_,
-                        .num_prices = numPrices(),
-                        .max_ports = static_cast<std::size_t>(std::max(1, options_.max_ports)),
-                        .step_transfers = stepTransfers(),
-                        .waits_for_transfers = options_.schedule != ScheduleKind::kGPipe});
+    StageTables tables(
+        sequences, boundaryDims(), meshes, submeshes_, boundaryTensors(), cluster_,
+        {.num_microbatches = options_.num_microbatches,
+         .memory_limit_bytes = limit_,
+         .num_prices = numPrices(),
+         .max_ports = static_cast<std::size_t>(std::max(1, options_.max_ports)),
+         .step_transfers = stepTransfers(),
+         .passing_values = passingValues(layers_.plain, *plain_costs_),
+         .recomputed_passing_values = layers_.recomputed
+                                          ? passingValues(*layers_.recomputed, *recomputed_costs_)
+                                          : std::vector<PassingValue>(),
+         .splits_backward = options_.schedule == ScheduleKind::kZeroBubble,
+         .waits_for_transfers = options_.schedule != ScheduleKind::kGPipe});
     StageProblem& problem = tables.problem();
     problem.schedule = options_.schedule;
     problem.num_stages = options_.num_stages;
@@ -281,7 +317,8 @@ class PipelineSearch {
     stage.forward_us = way.cost.forward_us;
     stage.backward_us = way.cost.backward_us;
     stage.update_us = way.cost.update_us;
-    stage.memory_bytes = way.cost.heldBytes() + stage.microbatches_in_flight * way.cost.saved_bytes;
+    const StageBytes bytes = tables.bytes(planned.begin, planned.end, planned.kind);
+    stage.memory_bytes = bytes.held + stage.microbatches_in_flight * bytes.per_microbatch;
     const auto table = [&](int layer) -> const LayerTable& {
       return mesh.tables[static_cast<std::size_t>(
           layers_.class_of_layer[static_cast<std::size_t>(layer)])];

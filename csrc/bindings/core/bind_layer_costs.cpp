@@ -56,7 +56,8 @@ void bindLayerCosts(py::module_& module) {
                               nameOf(graph, layer.grad_in), nameOf(graph, layer.grad_out));
       });
   py::class_<LayerGraphs>(module, "LayerGraphs")
-      .def(py::init(&makeLayerGraphs), py::arg("graph"), py::arg("layer_of_node"))
+      .def(py::init(&makeLayerGraphs), py::arg("graph"), py::arg("layer_of_node"),
+           py::arg("splits_backward") = false)
       .def_readonly("classes", &LayerGraphs::classes)
       .def_property_readonly("class_of_layer",
                              [](const LayerGraphs& graphs) {
@@ -85,7 +86,9 @@ void bindLayerCosts(py::module_& module) {
       .def_readonly("saved_bytes", &LayerCost::saved_bytes)
       .def_readonly("saved_entry_bytes", &LayerCost::saved_entry_bytes)
       .def_readonly("saved_exit_bytes", &LayerCost::saved_exit_bytes)
-      .def_readonly("transient_bytes", &LayerCost::transient_bytes)
+      .def_readonly("late_bytes", &LayerCost::late_bytes)
+      .def_property_readonly("transient_bytes",
+                             [](const LayerCost& cost) { return cost.transient_bytes[kInside]; })
       .def_readonly("update_bytes", &LayerCost::update_bytes);
   py::class_<LayerTable>(module, "LayerTable")
       .def_readonly("entry_specs", &LayerTable::entry_specs)

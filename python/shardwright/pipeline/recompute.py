@@ -24,6 +24,9 @@ from shardwright.pipeline.microbatches import drop_dead
 RECOMPUTE = ("none", "full")
 _SEND = torch.ops.shardwright.send.default
 
+# Layer, and round of its backward: 1 for what is late where backward is split, else 0.
+_Part = tuple[int, int]
+
 
 class LayerOfNode(Protocol):
     """Says which layer a node belongs to; `shardwright.pipeline.layers.Layers` is one."""
@@ -104,21 +107,27 @@ class _Choice:
             if spec.updates is not None and node.meta["phase"] != "update"
         }
 
-    def clones(self) -> dict[int, set[fx.Node]]:
-        """By layer; layers without any are left out."""
-        found: dict[int, set[fx.Node]] = {}
+    def clones(self) -> dict[_Part, set[fx.Node]]:
+        """By part of backward; parts without any are left out."""
+        found: dict[_Part, set[fx.Node]] = {}
+        made: dict[int, set[fx.Node]] = {}
         for node, layer in self.layer.items():
             if node.meta["phase"] == "backward" and layer in self._which:
-                self._need(node, layer, found.setdefault(layer, set()))
-        return {layer: nodes for layer, nodes in found.items() if nodes}
+                new = self._needed(node, layer, made.setdefault(layer, set()))
+                found.setdefault(_part(node, layer), set()).update(new)
+        return {part: nodes for part, nodes in found.items() if nodes}
 
-    def _need(self, reader: fx.Node, layer: int, found: set[fx.Node]) -> None:
+    def _needed(self, reader: fx.Node, layer: int, made: set[fx.Node]) -> set[fx.Node]:
+        """What is to be made for a reader besides what is made already, which it adds."""
+        new: set[fx.Node] = set()
         waiting = list(reader.all_input_nodes)
         while waiting:
             node = waiting.pop()
-            if node not in found and not self._is_kept(node, layer):
-                found.add(node)
+            if node not in made and not self._is_kept(node, layer):
+                made.add(node)
+                new.add(node)
                 waiting += node.all_input_nodes
+        return new
 
     def _is_kept(self, node: fx.Node, layer: int) -> bool:
         """Whether backward finds a value in memory anyway, or must not make it again."""
@@ -136,6 +145,10 @@ class _Choice:
         if _is_part(user):
             return any(self._reads_elsewhere(u, layer) for u in user.users)
         return user.meta.get("phase") == "forward" and self.layer.get(user, -1) not in (-1, layer)
+
+
+def _part(node: fx.Node, layer: int) -> _Part:
+    return layer, node.meta.get("round", 0)
 
 
 def _is_part(node: fx.Node) -> bool:
@@ -157,20 +170,23 @@ def _viewed(node: fx.Node) -> fx.Node | None:
 
 
 def _written(
-    step_graph: StepGraph, layer_of: Mapping[fx.Node, int], clones: Mapping[int, set[fx.Node]]
+    step_graph: StepGraph, layer_of: Mapping[fx.Node, int], clones: Mapping[_Part, set[fx.Node]]
 ) -> StepGraph:
     old = list(step_graph.graph_module.graph.nodes)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     again: dict[int, dict[fx.Node, fx.Node]] = {}
+    remaining = dict(clones)
     for node in old:
         layer = layer_of.get(node, -1) if node.meta.get("phase") == "backward" else -1
-        wanted = clones.get(layer, set())
-        if layer not in again and not wanted.isdisjoint(node.all_input_nodes):
-            again[layer] = _cloned(graph, [n for n in old if n in wanted], copies)
-            for clone in again[layer].values():
-                clone.meta["round"] = node.meta.get("round", 0)
-        read = ChainMap(again.get(layer, {}), copies)
+        read = ChainMap(again.setdefault(layer, {}), copies)
+        part = _part(node, layer)
+        if not remaining.get(part, set()).isdisjoint(node.all_input_nodes):
+            wanted = remaining.pop(part)
+            made = _cloned(graph, [n for n in old if n in wanted], read)
+            for clone in made.values():
+                clone.meta["round"] = part[1]
+            again[layer].update(made)
         copies[node] = graph.node_copy(node, read.__getitem__)
     drop_dead(graph)
     graph.lint()
@@ -178,11 +194,11 @@ def _written(
 
 
 def _cloned(
-    graph: fx.Graph, originals: list[fx.Node], copies: dict[fx.Node, fx.Node]
+    graph: fx.Graph, originals: list[fx.Node], copies: ChainMap[fx.Node, fx.Node]
 ) -> dict[fx.Node, fx.Node]:
     """Clones, under names of their own: the other nodes keep theirs."""
     made: dict[fx.Node, fx.Node] = {}
-    read = ChainMap(made, copies)
+    read = copies.new_child(made)
     for original in originals:
         args = fx.map_arg(original.args, read.__getitem__)
         kwargs = fx.map_arg(original.kwargs, read.__getitem__)

@@ -11,6 +11,7 @@ from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
 from shardwright.errors import ConfigError, InfeasibleError
 from shardwright.graph_table import table_nodes, to_core_graph
+from shardwright.pipeline.backward_split import split_convolutions
 from shardwright.pipeline.layers import Layers, assign_layers, layers_for
 from shardwright.pipeline.options import (
     PipelineOptions,
@@ -68,8 +69,7 @@ def search_stages(
     limit = request.memory_limit_bytes or cluster.memory_bytes or None
     search = functools.partial(
         _core.search_pipeline,
-        to_core_graph(step_graph),
-        [layers.of(node.name) for node in table_nodes(step_graph.graph_module)],
+        *_layered(step_graph, layers, constraints.schedule),
         registry=rule_registry(),
         cluster=cluster.to_core(),
         num_microbatches=step_graph.num_microbatches,
@@ -88,11 +88,8 @@ def search_stages(
     # Computing forward again costs time: worth a look only where memory does.
     if found is None or found["unlimited_us"] < (1 - _LEAST_COST_OF_MEMORY) * found["time_us"]:
         recomputed = recompute_layers(step_graph, layers, range(len(layers)))
-        layer_of = assign_layers(recomputed, layers.begins)
-        again = search(
-            recomputed=to_core_graph(recomputed),
-            recomputed_layers=[layer_of[node] for node in table_nodes(recomputed.graph_module)],
-        )
+        graph, layer_of = _layered(recomputed, layers, constraints.schedule)
+        again = search(recomputed=graph, recomputed_layers=layer_of)
         found = again if found is None else _better(found, again)
     elif found["unlimited_us"] < (1 - _ROUNDING) * found["time_us"]:
         # Stages that recompute may do that much better.
@@ -110,6 +107,17 @@ def search_stages(
         constraints.schedule,
         claim if _is_searched_as_asked(request) else None,
     )
+
+
+def _layered(step_graph: StepGraph, layers: Layers, schedule: str) -> tuple[_core.Graph, list[int]]:
+    """The step as its stages will have it, and the layers of its nodes."""
+    layer_of = assign_layers(step_graph, layers.begins)
+    if schedule == "zero_bubble":
+        split = split_convolutions(step_graph, layer_of)
+        if split is not step_graph:
+            step_graph, layer_of = split, assign_layers(split, layers.begins)
+    nodes = table_nodes(step_graph.graph_module)
+    return to_core_graph(step_graph), [layer_of[node] for node in nodes]
 
 
 def _is_searched_as_asked(request: SearchRequest) -> bool:

@@ -210,6 +210,38 @@ TEST(LayerCosts, OneDeviceHasOneEntry) {
   EXPECT_EQ(cost.saved_bytes, 0);
 }
 
+// y = relu(h w1) of layer 1, its gradients d = relu(y), g = d w1 for layer 0 and p = h d. All are
+// [8, 4], 128 bytes: h, y and the result z outlive forward; where backward is split, d waits for p.
+TEST(LayerCosts, WhatWaitsForWeightGradientsIsLate) {
+  SmallGraph graph;
+  const ValueRef w0 = graph.input("w0", {4, 4}, InputKind::kParameter);
+  const ValueRef w1 = graph.input("w1", {8, 4}, InputKind::kParameter);
+  const ValueRef x = graph.input("x", {8, 4});
+  const ValueRef h = graph.op("h", "aten.relu.default", {graph.mm("m", x, w0)}, {8, 4});
+  const ValueRef n = graph.op("n", "aten.mul.Tensor", {h, w1}, {8, 4});
+  const ValueRef y = graph.op("y", "aten.relu.default", {n}, {8, 4});
+  graph.result(graph.op("z", "aten.relu.default", {y}, {8, 4}));
+  const ValueRef d = graph.op("d", "aten.relu.default", {y}, {8, 4}, Phase::kBackward);
+  const ValueRef g = graph.op("g", "aten.mul.Tensor", {d, w1}, {8, 4}, Phase::kBackward);
+  const ValueRef p = graph.op("p", "aten.mul.Tensor", {h, d}, {8, 4}, Phase::kBackward);
+  const ValueRef e = graph.mm("e", g, w0, Phase::kBackward);
+  const ValueRef s = graph.op("s", "shardwright.accumulate.default", {p}, {8, 4}, Phase::kUpdate);
+  graph.update(graph.op("v", "aten.add.Tensor", {w1, s}, {8, 4}, Phase::kUpdate), w1);
+  graph.result(e);
+  const std::vector<int> layers = {0, 1, kEveryLayer, 0, 0, 1, 1, 1, 1, 1, 1, 0, 1, 1};
+  const Cluster cluster = smallCluster(1);
+  const DeviceMesh mesh({1}, cluster);
+  for (const bool splits : {false, true}) {
+    const LayerGraphs graphs = makeLayerGraphs(graph.build(), layers, splits);
+    const LayerCost cost = LayerCosts(graphs, builtinRules(), {.num_microbatches = 2})
+                               .tables(mesh, cluster, {{}})[1]
+                               .at(0, 0, 0);
+    EXPECT_EQ(cost.saved_bytes, 3 * 128);
+    EXPECT_EQ(cost.late_bytes, splits ? 128 : 0);
+    EXPECT_EQ(cost.fixed_bytes, 256);  // w1 and the sum of its gradients
+  }
+}
+
 TEST(BoundarySpecs, NameDimsWhateverTheAtoms) {
   const std::vector<int> mesh = {2, 2};
   const ShardingSpec both = {Placement::shard(0), Placement::shard(1)};

@@ -72,6 +72,28 @@ TEST(LayerGraphs, SkipConnectionIsACrossingValueThatIsNotMain) {
   EXPECT_EQ(cut.boundaries[3].gradient, by_name["g3"]->value);
 }
 
+// Of a layer in the middle all but its gradient u of the weight leads to the gradient that it
+// sends; the first layer sends none.
+TEST(LayerGraphs, WhatNoGradientForOthersFollowsFromIsLate) {
+  const Chain chain(3);
+  const LayerGraphs cut = makeLayerGraphs(chain.graph.build(), chain.layers, true);
+  const auto lateOf = [&](std::size_t layer) {
+    std::vector<std::string> late;
+    for (const Node& node :
+         cut.classes[static_cast<std::size_t>(cut.layers[layer].layer_class)].graph->nodes()) {
+      if (node.is_late) late.push_back(node.name);
+    }
+    return late;
+  };
+  EXPECT_EQ(lateOf(0), (std::vector<std::string>{"d0", "t0", "u0", "g0"}));
+  EXPECT_EQ(lateOf(1), (std::vector<std::string>{"u1"}));
+  const LayerClass& middle = cut.classes[static_cast<std::size_t>(cut.layers[1].layer_class)];
+  EXPECT_EQ(namesOf(*middle.graph),
+            (std::vector<std::string>{"w1", "a0_received", "g2_received", "n1_received", "h1", "a1",
+                                      "a1_sent", "d1", "t1", "g1", "g1_sent", "u1", "s1", "new1"}));
+  for (const Node& node : chain.cut().classes[0].graph->nodes()) EXPECT_FALSE(node.is_late);
+}
+
 // A tied weight: used in layers 0 and 1, its gradients added before their sum over microbatches.
 TEST(LayerGraphs, TiedGradientsAreSummedPerLayer) {
   SmallGraph graph;

@@ -96,6 +96,10 @@ TEST(LayerSequences, RangesOfEqualClassesAreOne) {
   EXPECT_EQ(last, 1);
   // 0, 01, 011, 0111, 01112, 1, 11, 111, 1112, 112, 12, 2.
   EXPECT_EQ(sequences.numSequences(), 12);
+  EXPECT_TRUE(sequences.isFirst(sequences.of(0, 3)));
+  EXPECT_FALSE(sequences.isFirst(sequences.of(1, 2)));
+  // Layers 0 and 1 are alike: what begins with either may be in the middle.
+  EXPECT_FALSE(LayerSequences({0, 0, 1}).isFirst(0));
 }
 
 // Layers of two classes between the same two specs on every mesh, the ends having none.
@@ -130,7 +134,7 @@ LayerTable randomTable(std::mt19937_64& random, std::vector<ShardingSpec> entrie
       cost.saved_bytes = 5 + draw(9);
       cost.saved_entry_bytes = draw(3);
       cost.saved_exit_bytes = draw(3);
-      cost.transient_bytes = draw(12);
+      cost.transient_bytes.fill(draw(12));
       cost.update_bytes = draw(12);
       costs.push_back(cost);
     }
@@ -281,6 +285,90 @@ TEST(StageTables, TheSearchOverThemIsExhaustive) {
     }
   }
   EXPECT_GT(possible, 150);
+}
+
+// Three layers in a row of 5 saved and 7 late bytes that need 2 more for a moment inside a stage, 3
+// as its first layer and 1 as the last one or alone. What enters the first one takes 3 bytes that
+// it does not save, the gradients that enter the last one 4, of which 1 counts as late.
+TEST(StageBytes, AreThoseOfTheScheduleAndThePlace) {
+  LayerTable table{{{}}, {{}}, {{LayerCost{}}}, {true}};
+  LayerCost& layer = table.costs[0][0];
+  layer.possible = true;
+  layer.fixed_bytes = 100;
+  layer.saved_bytes = 5;
+  layer.late_bytes = 7;
+  layer.entry_bytes = 3;
+  layer.gradient_bytes = 4;
+  layer.late_gradient_bytes = 1;
+  layer.transient_bytes = {2, 3, 1, 1};
+  const LayerSequences sequences({0, 0, 0});
+  const auto costOf = [&](int end) {
+    return sequenceCosts(sequences, {table}, 0)[static_cast<std::size_t>(sequences.of(0, end))][0];
+  };
+  const StageBytes split = stageBytes(costOf(3), true, false);
+  EXPECT_EQ(split.held, 300 + 3);
+  EXPECT_EQ(split.per_microbatch, 3 * (5 + 7) + 3 + 4 - 1);
+  const StageBytes first = stageBytes(costOf(3), true, true);
+  EXPECT_EQ(first.held, 300 + 3 + 7);  // one layer's late part at a time
+  EXPECT_EQ(first.per_microbatch, 3 * 5 + 3 + 4);
+  const StageBytes alone = stageBytes(costOf(1), true, true);
+  EXPECT_EQ(alone.held, 100 + 1 + 7 - 1);
+  EXPECT_EQ(alone.per_microbatch, 5 + 3 + 4);
+}
+
+TEST(StageBytes, WithoutALatePartGradientsAreThereOnce) {
+  StageCost cost;
+  cost.fixed_bytes = 100;
+  cost.saved_bytes = 5;
+  cost.entry_bytes = 3;
+  cost.gradient_bytes = 4;
+  cost.transient = {2, 2};
+  const StageBytes bytes = stageBytes(cost, false, false);
+  EXPECT_EQ(bytes.held, 106);
+  EXPECT_EQ(bytes.per_microbatch, 8);
+}
+
+// A value of 10 bytes from layer 0 that layers 1 and 3 read, 3 without keeping it, and its gradient
+// of 20 bytes that goes from 3 back to 0 and is kept there for later.
+TEST(PassingBytes, AreThoseThatNoLayerOfTheStageCounts) {
+  const PassingBytes bytes = passingBytes(
+      4, {{0, {1, 3}, {true, false}, Phase::kForward, 10}, {3, {0}, {true}, Phase::kBackward, 20}});
+  EXPECT_EQ(bytes.activations.at(1, 4), 0);
+  EXPECT_EQ(bytes.activations.at(2, 4), 10);
+  EXPECT_EQ(bytes.activations.at(3, 4), 0);  // its first layer's own
+  EXPECT_EQ(bytes.activations.at(1, 3), 0);
+  EXPECT_EQ(bytes.activations.at(0, 4), 0);
+  EXPECT_EQ(bytes.gradients.at(0, 2), 0);
+  EXPECT_EQ(bytes.first_gradients.at(0, 2), 20);
+  EXPECT_EQ(bytes.first_gradients.at(0, 1), 0);  // its last layer's own
+  EXPECT_EQ(bytes.first_gradients.at(1, 2), 0);
+  EXPECT_EQ(bytes.inner.at(0, 4), 0);
+  const PassingBytes passing = passingBytes(4, {{3, {0}, {false}, Phase::kBackward, 20}});
+  EXPECT_EQ(passing.gradients.at(0, 3), 20);
+  EXPECT_EQ(passing.inner.at(0, 4), 20);
+}
+
+// A tied weight's gradient of 30 bytes from layer 3, and a norm of 10 from layer 1, for layers 0
+// and 1.
+TEST(PassingBytes, WhatComesOncePerStepFromOthersIsAShareOfWhatTheLayersReceive) {
+  const PassingBytes bytes = passingBytes(
+      4, {{3, {0}, {false}, Phase::kUpdate, 30}, {1, {0}, {false}, Phase::kUpdate, 10}});
+  EXPECT_DOUBLE_EQ(bytes.step_share.at(0, 1), 1);
+  EXPECT_DOUBLE_EQ(bytes.step_share.at(0, 2), 0.75);
+  EXPECT_DOUBLE_EQ(bytes.step_share.at(0, 4), 0);
+  EXPECT_DOUBLE_EQ(bytes.step_share.at(2, 4), 0);
+  EXPECT_EQ(bytes.gradients.at(0, 2), 0);
+}
+
+// A value of 10 bytes that layers 1, 2 and 3 read and keep is there once.
+TEST(PassingBytes, WhatSeveralLayersKeepIsRepeated) {
+  const PassingBytes bytes =
+      passingBytes(4, {{0, {1, 2, 3}, {true, true, true}, Phase::kForward, 10}});
+  EXPECT_EQ(bytes.repeated.at(0, 4), 20);
+  EXPECT_EQ(bytes.repeated.at(1, 4), 20);
+  EXPECT_EQ(bytes.repeated.at(2, 4), 10);
+  EXPECT_EQ(bytes.repeated.at(3, 4), 0);
+  EXPECT_EQ(bytes.activations.at(2, 4), 0);
 }
 
 // Of several ways the ones stay that no other is better than in time and in both kinds of bytes.

@@ -15,6 +15,7 @@ from shardwright.errors import ConfigError
 from shardwright.pipeline.layers import find_layers
 from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.pipeline.recompute import recompute_layers, with_recomputation
+from shardwright.pipeline.stage_graphs import split_stages
 
 TARGETS = {
     "gpt": lambda: zoo.gpt_tiny(dropout=0.25),
@@ -188,3 +189,37 @@ def test_another_word_is_refused():
     with pytest.raises(ConfigError) as caught:
         with_recomputation(_case("gpt", 1).plain, "half")
     assert caught.value.code == "E520"
+
+
+def test_what_only_weight_gradients_need_is_made_again_in_the_late_part():
+    """Of x -> mm -> sin -> mul -> mm: what sin reads is needed first, what mul makes is not."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+
+        def forward(self, x):
+            return self.second(torch.sin(self.first(x)) * 2.0)
+
+    model = nn.Sequential(nn.Linear(8, 8), Block())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(model, optimizer, x):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    graph = split_microbatches(capture(step, (model, optimizer, torch.randn(4, 8))), 2)
+    stage = split_stages(graph, ["1"], splits_backward=True).graphs[1]
+    again = recompute_layers(stage, _OneLayer(), [0])
+    rounds = {node.target: node.meta["round"] for node in _clones(again)}
+    assert rounds[torch.ops.aten.mm.default] == 0
+    assert rounds[torch.ops.aten.mul.Tensor] == 1
+
+
+class _OneLayer:
+    def of(self, node, /):
+        return 0
