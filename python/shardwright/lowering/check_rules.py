@@ -208,11 +208,17 @@ def _refuse_groups(groups: int) -> None:
         raise UnknownOpError("convolution with groups")
 
 
+def _kernel(transposed: bool, rank: int) -> str:
+    """Labels of a weight: [outputs, inputs, ...], of a transposed convolution [inputs, outputs]."""
+    return ("co" if transposed else "oc") + _WINDOW[:rank]
+
+
 def _convolution(call: Call) -> list[Held]:
     """Image, weight, bias, stride, padding, dilation, transposed, output padding, groups."""
     _refuse_groups(call.args[8])
     rank = len(call.tensor(0).shape) - 2
-    pairs = [(call.tensor(0), f"nc{_IMAGE[:rank]}"), (call.tensor(1), f"oc{_WINDOW[:rank]}")]
+    kernel = _kernel(call.args[6], rank)
+    pairs = [(call.tensor(0), f"nc{_IMAGE[:rank]}"), (call.tensor(1), kernel)]
     labels = f"no{_RESULT[:rank]}"
     product = _convolved(call, pairs, 0, labels)
     if not call.has(2):
@@ -221,7 +227,10 @@ def _convolution(call: Call) -> list[Held]:
 
 
 def _convolution_backward(call: Call) -> list[Held]:
-    """Grad, image, weight, bias sizes, ..., groups, mask: gradients of image, weight, bias."""
+    """Grad, image, weight, bias sizes, ..., transposed, output padding, groups, mask.
+
+    The results are the gradients of image, weight and bias.
+    """
     _refuse_groups(call.args[9])
     grad, image, weight = (call.tensor(i) for i in range(3))
     call.localised.add(3)
@@ -231,7 +240,7 @@ def _convolution_backward(call: Call) -> list[Held]:
     rank = len(image.shape) - 2
     of_grad = (grad, f"no{_RESULT[:rank]}")
     of_image = (image, f"nc{_IMAGE[:rank]}")
-    of_weight = (weight, f"oc{_WINDOW[:rank]}")
+    of_weight = (weight, _kernel(call.args[7], rank))
     recipes = (([of_grad, of_weight], of_image[1]), ([of_grad, of_image], of_weight[1]),
                ([of_grad], "o"))  # fmt: skip
     return [

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.python.distributed.unet import unet
 from tests.python.parity.random_plan import RandomPlanner
 
 import shardwright as sw
@@ -29,6 +30,7 @@ MAKERS = {
     "wide_resnet": zoo.wide_resnet_integer,
     "vit": zoo.vit_tiny,
     "moe": zoo.moe_tiny,
+    "unet": unet,
 }
 
 
