@@ -39,6 +39,34 @@ double oneWayUs(const BoundaryTensors& tensors, DType dtype, const StagePorts::P
   return transferCostUs(atoms, dtype, from.spec, source, to.spec, target, cluster);
 }
 
+// Of a boundary without a main value whose second stage begins at device `first`.
+PortPrice pricedByBytes(const BoundaryTensors& tensors, int first, const Cluster& cluster) {
+  const bool leaves_host = first / cluster.devices_per_host > 0;
+  const Link& link = leaves_host ? cluster.inter_host : cluster.intra_host;
+  if (tensors.other_bytes == 0) return {};
+  const double num_ways = tensors.has_gradient ? 2 : 1;
+  const double time = static_cast<double>(tensors.other_bytes) / link.bandwidth_bytes_per_us +
+                      num_ways * link.latency_us;
+  return {time, time / num_ways};
+}
+
+// Of one with a main value.
+PortPrice pricedByLayout(const BoundaryTensors& tensors, const StagePorts::Port& from,
+                         const StagePorts::Port& to, int first, const Cluster& cluster) {
+  const Submesh source_mesh = submeshAt(from.mesh_shape, 0, cluster);
+  const Submesh target_mesh = submeshAt(to.mesh_shape, first, cluster);
+  const double there =
+      oneWayUs(tensors, tensors.dtype, from, source_mesh, to, target_mesh, cluster);
+  // The gradient lies as the value it belongs to on either side.
+  const TensorMeta main{tensors.shape, tensors.dtype};
+  const double back = tensors.has_gradient ? oneWayUs(tensors, tensors.gradient_dtype, to,
+                                                      target_mesh, from, source_mesh, cluster)
+                                           : 0;
+  const double bytes = static_cast<double>(main.bytes()) * (tensors.has_gradient ? 2 : 1);
+  const double factor = bytes > 0 ? 1 + static_cast<double>(tensors.other_bytes) / bytes : 1;
+  return {(there + back) * factor, std::max(there, back) * factor};
+}
+
 }  // namespace
 
 PortLayout portLayout(const std::vector<int>& mesh_shape, const ShardingSpec& spec,
@@ -100,28 +128,16 @@ PortPrice portPrice(const BoundaryTensors& tensors, const StagePorts::Port& from
   const bool has_main = !tensors.shape.empty();
   const std::size_t num_dims = tensors.shape.size();
   if (from.num_dims != num_dims || to.num_dims != num_dims) return {kImpossible, kImpossible};
-  const int first = firstOfNext(source, target, cluster);
-  if (!has_main) {
-    const bool leaves_host = first / cluster.devices_per_host > 0;
-    const Link& link = leaves_host ? cluster.inter_host : cluster.intra_host;
-    if (tensors.other_bytes == 0) return {};
-    const double num_ways = tensors.has_gradient ? 2 : 1;
-    const double time = static_cast<double>(tensors.other_bytes) / link.bandwidth_bytes_per_us +
-                        num_ways * link.latency_us;
-    return {time, time / num_ways};
-  }
-  const Submesh source_mesh = submeshAt(from.mesh_shape, 0, cluster);
-  const Submesh target_mesh = submeshAt(to.mesh_shape, first, cluster);
-  const double there =
-      oneWayUs(tensors, tensors.dtype, from, source_mesh, to, target_mesh, cluster);
-  // The gradient lies as the value it belongs to on either side.
-  const TensorMeta main{tensors.shape, tensors.dtype};
-  const double back = tensors.has_gradient ? oneWayUs(tensors, tensors.gradient_dtype, to,
-                                                      target_mesh, from, source_mesh, cluster)
-                                           : 0;
-  const double bytes = static_cast<double>(main.bytes()) * (tensors.has_gradient ? 2 : 1);
-  const double factor = bytes > 0 ? 1 + static_cast<double>(tensors.other_bytes) / bytes : 1;
-  return {(there + back) * factor, std::max(there, back) * factor};
+  const auto price_at = [&](int first) {
+    return has_main ? pricedByLayout(tensors, from, to, first, cluster)
+                    : pricedByBytes(tensors, first, cluster);
+  };
+  const PortPrice apart = price_at(firstOfNext(source, target, cluster));
+  const int size = source.numDevices();
+  if (source != target || size >= cluster.devices_per_host) return apart;
+  const PortPrice together = price_at(size);
+  const double share = static_cast<double>(size) / cluster.devices_per_host;
+  return {share * apart.time_us + (1 - share) * together.time_us, apart.link_us};
 }
 
 }  // namespace shardwright

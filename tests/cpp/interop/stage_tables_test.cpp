@@ -70,6 +70,36 @@ TEST(StagePorts, ThePriceIsThatOfBothTransfers) {
   EXPECT_EQ(portPrice(tensors, split, {2, 2}, whole, {1, 2}, cluster).time_us, kInfinity);
 }
 
+// Two stages of two devices fill a host of four: of their boundaries every second is within a host.
+TEST(StagePorts, StagesOfOneSizeShareHosts) {
+  Cluster cluster = twoHostsOfTwo();
+  cluster.devices_per_host = 4;
+  const StagePorts::Port split{{2}, {Placement::shard(0)}, 2};
+  const BoundaryTensors tensors{{8, 100}, DType::kFloat32, false, DType::kFloat32, 0};
+  const Submesh first = makeSubmesh({2}, {0, 1}, cluster);
+  const TensorAtoms atoms = wholeDims({8, 100});
+  const auto to = [&](std::vector<int> ranks) {
+    return transferCostUs(atoms, DType::kFloat32, split.spec, first, split.spec,
+                          makeSubmesh({2}, std::move(ranks), cluster), cluster);
+  };
+  const PortPrice price = portPrice(tensors, split, {1, 2}, split, {1, 2}, cluster);
+  EXPECT_LT(to({2, 3}), to({4, 5}));
+  EXPECT_DOUBLE_EQ(price.time_us, (to({2, 3}) + to({4, 5})) / 2);
+  EXPECT_DOUBLE_EQ(price.link_us, to({4, 5}));
+  // Four of one device fill it, and the last of them is on another host than the next one.
+  const StagePorts::Port none;
+  BoundaryTensors others;
+  others.other_bytes = 1000;
+  const auto through = [](const Link& link) {
+    return 1000 / link.bandwidth_bytes_per_us + link.latency_us;
+  };
+  EXPECT_DOUBLE_EQ(portPrice(others, none, {1, 1}, none, {1, 1}, cluster).time_us,
+                   0.75 * through(cluster.intra_host) + 0.25 * through(cluster.inter_host));
+  // Of unequal size, the smaller ones stand behind all larger ones.
+  EXPECT_DOUBLE_EQ(portPrice(others, none, {1, 1}, none, {1, 2}, cluster).time_us,
+                   through(cluster.inter_host));
+}
+
 TEST(StagePorts, WhatHasNoLayoutIsPricedByItsBytesAndMessages) {
   const Cluster cluster = twoHostsOfTwo();
   const StagePorts::Port none;
