@@ -127,7 +127,9 @@ std::vector<LayerTable> LayerCosts::tables(const DeviceMesh& mesh, const Cluster
   std::vector<std::unique_ptr<LayerSolver>> solvers;
   std::vector<LayerSolver::Solution> first;
   std::vector<SpecList> lists(static_cast<std::size_t>(impl_->num_kinds));
+  const auto isStopped = [&] { return impl_->options.is_stopped && impl_->options.is_stopped(); };
   for (const Impl::Class& layer : impl_->classes) {
+    if (isStopped()) return {};
     solvers.push_back(
         std::make_unique<LayerSolver>(*layer.graph, layer.layer, mesh, cluster, impl_->options));
     const LayerSolver& solver = *solvers.back();
@@ -167,6 +169,7 @@ std::vector<LayerTable> LayerCosts::tables(const DeviceMesh& mesh, const Cluster
     const std::vector<std::int32_t> some_entries = presentIn(entries);
     const std::vector<std::int32_t> some_exits = presentIn(exits);
     for (std::size_t price = 0; price < prices.size(); ++price) {
+      if (isStopped()) return {};
       const LayerSolver::Solution solution =
           price == 0 ? std::move(first[index])
                      : solver.solve(prices[price], some_entries, some_exits);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct LayerCostOptions {
   double max_work = 2.5e8;
   // As ModelOptions::shard_all_products.
   bool shard_all_products = false;
+  // Asked between eliminations, by whatever thread asks for tables; true ends them.
+  std::function<bool()> is_stopped = {};
 };
 
 // Of a layer in a stage; kAlone: first and last.
@@ -107,8 +110,8 @@ class LayerCosts {
   LayerCosts(LayerCosts&&) noexcept;
   LayerCosts& operator=(LayerCosts&&) noexcept;
 
-  // One table per class. `cluster` is the submesh that `mesh` lies on. Contract: prices not empty,
-  // not negative.
+  // One table per class; none when it was stopped. `cluster` is the submesh that `mesh` lies on.
+  // Contract: prices not empty, not negative.
   std::vector<LayerTable> tables(const DeviceMesh& mesh, const Cluster& cluster,
                                  const std::vector<MemoryPrice>& prices) const;
 

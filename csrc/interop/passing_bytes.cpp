@@ -67,7 +67,34 @@ void addValue(const PassingValue& value, int begin, int end, PassingBytes& resul
   }
 }
 
+bool isKept(const LayerClass& layer, const std::vector<NodeId>& origin,
+            const std::vector<bool>& kept, ValueRef value) {
+  for (std::size_t index = 0; index < kept.size(); ++index) {
+    if (kept[index] && origin[layer.received[index].input.index()] == value.node) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+std::vector<PassingValue> passingValues(const LayerGraphs& graphs,
+                                        const std::vector<std::vector<bool>>& kept) {
+  std::vector<PassingValue> values;
+  for (const CrossingValue& value : graphs.crossings) {
+    PassingValue& passing = values.emplace_back();
+    passing.source = value.source;
+    passing.targets = value.targets;
+    for (const int target : value.targets) {
+      const Layer& layer = graphs.layers[static_cast<std::size_t>(target)];
+      const auto number = static_cast<std::size_t>(layer.layer_class);
+      passing.kept.push_back(
+          isKept(graphs.classes[number], layer.origin, kept[number], value.value));
+    }
+    passing.phase = value.phase;
+    passing.bytes = value.bytes;
+  }
+  return values;
+}
 
 PassingBytes passingBytes(int num_layers, const std::vector<PassingValue>& values) {
   const RangeTable<std::int64_t> none(num_layers, 0);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "interop/layer_graphs.h"
 #include "interop/stage_problem.h"
 
 namespace shardwright {
@@ -19,6 +20,10 @@ struct PassingValue {
   Phase phase = Phase::kForward;  // as CrossingValue::phase
   std::int64_t bytes = 0;         // of the whole tensor
 };
+
+// Of all values between layers. `kept`: as LayerCosts::keptReceived() gives it.
+std::vector<PassingValue> passingValues(const LayerGraphs& graphs,
+                                        const std::vector<std::vector<bool>>& kept);
 
 // Of whole tensors, by range of layers that form a stage. A stage has once what several of its
 // layers receive; what its first layer receives in forward and its last one in backward is in their

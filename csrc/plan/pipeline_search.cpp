@@ -12,6 +12,7 @@
 #include "interop/boundary_specs.h"
 #include "interop/layer_costs.h"
 #include "interop/layer_graphs.h"
+#include "interop/search_stop.h"
 #include "interop/stage_infeasible.h"
 #include "interop/stage_tables.h"
 
@@ -26,6 +27,7 @@ constexpr std::size_t kMostShapes = 8;
 // decides between ways of about equal time, and one at which it decides alone.
 constexpr double kPriceShares[] = {0, 0.3, 10};
 
+constexpr std::chrono::milliseconds kHeartbeat{50};
 // Of one table of a layer class, see LayerCostOptions.
 constexpr double kMaxWork = 5e7;
 
@@ -64,39 +66,15 @@ LayerVariants layersOf(const LayeredGraph& step, const LayeredGraph* recomputed,
   return layers;
 }
 
-bool isKept(const LayerClass& layer, const std::vector<NodeId>& origin,
-            const std::vector<bool>& kept, ValueRef value) {
-  for (std::size_t index = 0; index < kept.size(); ++index) {
-    if (kept[index] && origin[layer.received[index].input.index()] == value.node) return true;
-  }
-  return false;
-}
-
-std::vector<PassingValue> passingValues(const LayerGraphs& graphs, const LayerCosts& costs) {
-  const std::vector<std::vector<bool>> kept = costs.keptReceived();
-  std::vector<PassingValue> values;
-  for (const CrossingValue& value : graphs.crossings) {
-    PassingValue& passing = values.emplace_back();
-    passing.source = value.source;
-    passing.targets = value.targets;
-    for (const int target : value.targets) {
-      const Layer& layer = graphs.layers[static_cast<std::size_t>(target)];
-      const auto number = static_cast<std::size_t>(layer.layer_class);
-      passing.kept.push_back(
-          isKept(graphs.classes[number], layer.origin, kept[number], value.value));
-    }
-    passing.phase = value.phase;
-    passing.bytes = value.bytes;
-  }
-  return values;
-}
-
 class PipelineSearch {
  public:
   PipelineSearch(const LayeredGraph& step, const LayeredGraph* recomputed,
                  const RuleRegistry& registry, const Cluster& cluster,
                  const PipelineOptions& options)
-      : cluster_(cluster), options_(options), limit_(options.memory_limit_bytes) {
+      : cluster_(cluster),
+        options_(options),
+        stop_(options.time_limit_s, options.is_interrupted),
+        limit_(options.memory_limit_bytes) {
     if (!limit_ && cluster.memory_bytes > 0) limit_ = cluster.memory_bytes;
     submeshes_ = options.submeshes;
     if (submeshes_.empty()) {
@@ -109,7 +87,8 @@ class PipelineSearch {
     const LayerCostOptions costs{.num_microbatches = options.num_microbatches,
                                  .max_specs = options.max_specs,
                                  .max_work = kMaxWork,
-                                 .shard_all_products = options.shard_all_products};
+                                 .shard_all_products = options.shard_all_products,
+                                 .is_stopped = [this] { return stop_(); }};
     plain_costs_ = std::make_unique<LayerCosts>(layers_.plain, registry, costs);
     if (layers_.recomputed) {
       recomputed_costs_ = std::make_unique<LayerCosts>(*layers_.recomputed, registry, costs);
@@ -121,6 +100,8 @@ class PipelineSearch {
   PipelineAnswer run() {
     const std::vector<StageMesh> meshes = allMeshes();
     note("costs");
+    const auto is_missing = [](const StageMesh& mesh) { return mesh.tables.empty(); };
+    if (std::ranges::any_of(meshes, is_missing)) return unfinished();
     const LayerSequences sequences(layers_.class_of_layer);
     StageTables tables(
         sequences, boundaryDims(), meshes, submeshes_, boundaryTensors(), cluster_,
@@ -129,10 +110,11 @@ class PipelineSearch {
          .num_prices = numPrices(),
          .max_ports = static_cast<std::size_t>(std::max(1, options_.max_ports)),
          .step_transfers = stepTransfers(),
-         .passing_values = passingValues(layers_.plain, *plain_costs_),
-         .recomputed_passing_values = layers_.recomputed
-                                          ? passingValues(*layers_.recomputed, *recomputed_costs_)
-                                          : std::vector<PassingValue>(),
+         .passing_values = passingValues(layers_.plain, plain_costs_->keptReceived()),
+         .recomputed_passing_values =
+             layers_.recomputed
+                 ? passingValues(*layers_.recomputed, recomputed_costs_->keptReceived())
+                 : std::vector<PassingValue>(),
          .splits_backward = options_.schedule == ScheduleKind::kZeroBubble,
          .waits_for_transfers = options_.schedule != ScheduleKind::kGPipe});
     StageProblem& problem = tables.problem();
@@ -140,21 +122,21 @@ class PipelineSearch {
     problem.num_stages = options_.num_stages;
     answer_.num_kinds = static_cast<std::int64_t>(problem.kinds.size());
     note("tables");
-    const StageAnswer found =
-        searchStages(problem, {.time_limit_s = std::max(0.1, options_.time_limit_s - seconds()),
-                               .is_interrupted = options_.is_interrupted});
-    if (found.status == StageStatus::kInfeasible) throwStagesInfeasible(problem);
+    const StageAnswer found = searchStages(problem, stageOptions());
+    if (found.status == StageStatus::kInfeasible) {
+      StageSearchOptions explain = stageOptions();
+      if (!options_.says_what_would_do) explain.time_limit_s = 0;
+      throwStagesInfeasible(problem, explain);
+    }
     answer_.status = found.status;
     answer_.time_us = found.evaluation.time;
     answer_.lower_bound_us = found.lower_bound;
     answer_.unlimited_us = found.lower_bound;
     if (problem.memory_limit_bytes) {
       problem.memory_limit_bytes.reset();
-      answer_.unlimited_us =
-          searchStages(problem, {.time_limit_s = std::max(0.1, options_.time_limit_s - seconds()),
-                                 .is_interrupted = options_.is_interrupted})
-              .lower_bound;
+      answer_.unlimited_us = searchStages(problem, stageOptions()).lower_bound;
     }
+    answer_.interrupted = stop_.isInterrupted();
     for (std::size_t index = 0; index < found.stages.size(); ++index) {
       answer_.stages.push_back(stageOf(tables, meshes, found, index));
     }
@@ -164,6 +146,15 @@ class PipelineSearch {
   }
 
  private:
+  PipelineAnswer unfinished() {
+    answer_.interrupted = stop_.isInterrupted();
+    return std::move(answer_);
+  }
+
+  StageSearchOptions stageOptions() {
+    return {.time_limit_s = stop_.secondsLeft(), .is_interrupted = [this] { return stop_(); }};
+  }
+
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   void note(const char* phase) {
@@ -179,6 +170,7 @@ class PipelineSearch {
     const Cluster one = partOf(cluster_, {1, 1});
     const std::vector<LayerTable> tables =
         plain_costs_->tables(DeviceMesh({1}, one), one, {MemoryPrice{}});
+    if (tables.empty()) return 0;  // stopped: so are the tables that this is for
     double sum = 0;
     for (const Layer& layer : layers_.plain.layers) {
       double least = std::numeric_limits<double>::infinity();
@@ -217,7 +209,7 @@ class PipelineSearch {
     const std::vector<MemoryPrice> memory_prices = prices();
     std::atomic<std::size_t> num_begun = 0;
     const auto work = [&] {
-      for (std::size_t k = num_begun++; k < meshes.size(); k = num_begun++) {
+      for (std::size_t k = num_begun++; k < meshes.size() && !stop_(); k = num_begun++) {
         fillTables(meshes[meshes.size() - 1 - k], memory_prices);
       }
     };
@@ -226,7 +218,11 @@ class PipelineSearch {
       workers.push_back(std::async(std::launch::async, work));
     }
     work();
-    for (std::future<void>& worker : workers) worker.get();
+    // Only this thread hears of interrupts.
+    for (std::future<void>& worker : workers) {
+      while (worker.wait_for(kHeartbeat) != std::future_status::ready) stop_();
+      worker.get();
+    }
     return meshes;
   }
 
@@ -236,6 +232,7 @@ class PipelineSearch {
     const LayerCosts& costs = mesh.recomputed ? *recomputed_costs_ : *plain_costs_;
     const std::vector<LayerTable> tables =
         costs.tables(DeviceMesh(mesh.mesh_shape, part), part, memory_prices);
+    if (tables.empty()) return;  // stopped
     for (const auto& [plain, again] : layers_.classes) {
       mesh.tables.push_back(tables[static_cast<std::size_t>(mesh.recomputed ? again : plain)]);
     }
@@ -351,6 +348,7 @@ class PipelineSearch {
 
   const Cluster& cluster_;
   const PipelineOptions& options_;
+  SearchStop stop_;
   std::optional<std::int64_t> limit_;
   Clock::time_point start_ = Clock::now();
   double noted_ = 0;

@@ -41,7 +41,11 @@ struct PipelineOptions {
   int max_ports = 4;
   // As ModelOptions::shard_all_products.
   bool shard_all_products = false;
+  // Whether E205 tells the memory limit that would do, which takes more searches.
+  bool says_what_would_do = true;
+  // For all of it, layers and stages.
   double time_limit_s = 60;
+  // Asked now and then by the calling thread; true ends the search as the time limit does.
   std::function<bool()> is_interrupted;
 };
 
@@ -66,7 +70,8 @@ struct FoundStage {
 
 struct PipelineAnswer {
   StageStatus status = StageStatus::kTimeLimit;
-  std::vector<FoundStage> stages;
+  bool interrupted = false;
+  std::vector<FoundStage> stages;  // none where the search ended before there were any
   double time_us = 0;         // sum of steps plus (B - 1) times the longest, see StageEvaluation
   double lower_bound_us = 0;  // no stages made from the tables take less
   double unlimited_us = 0;    // the same whatever their memory: equal where no limit matters
@@ -85,6 +90,9 @@ struct PipelineAnswer {
 // and max_ports per submesh; activation and gradient lie alike; no pending sums at boundaries
 // between layers; memory is that of a few prices of a byte, and the most transient bytes of any
 // layer are added to what is held throughout.
+//
+// Ended by the time limit or an interrupt, it gives the best stages so far with a valid bound;
+// while layers are priced there are none.
 //
 // Throws InfeasibleError [E205] when nothing fits, ProblemError [E221] for options that make no
 // sense, ClusterError [E358] for an abstract cluster.

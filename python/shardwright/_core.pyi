@@ -854,6 +854,7 @@ def search_pipeline(
     submeshes: Sequence[tuple[int, int]] = (),
     max_specs: int = 4,
     shard_all_products: bool = False,
+    says_what_would_do: bool = True,
     time_limit_s: float = 60.0,
 ) -> dict[str, Any]: ...
 

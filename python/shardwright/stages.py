@@ -103,6 +103,7 @@ def solve_stages(
         InfeasibleError: No stages fit [E205].
         ConfigError: An option makes no sense, or the time ran out before any stages were found
             [E511].
+        KeyboardInterrupt: On Ctrl-C before any stages were found.
 
     Source: the objective is Alpa's (OSDI 2022, section 5.1); boundaries are part of the state here.
     """

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "bindings/core/bind.h"
 #include "bindings/core/interrupt_watch.h"
 #include "plan/pipeline_search.h"
@@ -41,6 +42,7 @@ py::dict toDict(const PipelineAnswer& answer) {
   for (const FoundStage& stage : answer.stages) stages.append(toDict(stage));
   py::dict result;
   result["status"] = shardwright::toString(answer.status);
+  result["interrupted"] = answer.interrupted;
   result["stages"] = stages;
   result["time_us"] = answer.time_us;
   result["lower_bound_us"] = answer.lower_bound_us;
@@ -57,7 +59,7 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
                           std::optional<int> num_stages,
                           std::optional<std::int64_t> memory_limit_bytes,
                           const std::vector<std::pair<int, int>>& submeshes, int max_specs,
-                          bool shard_all_products, double time_limit_s) {
+                          bool shard_all_products, bool says_what_would_do, double time_limit_s) {
   PipelineOptions options;
   options.num_microbatches = num_microbatches;
   options.schedule = parseScheduleKind(schedule);
@@ -66,19 +68,22 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
   for (const auto& [hosts, devices] : submeshes) options.submeshes.push_back({hosts, devices});
   options.max_specs = max_specs;
   options.shard_all_products = shard_all_products;
+  options.says_what_would_do = says_what_would_do;
   options.time_limit_s = time_limit_s;
   InterruptWatch watch;
   options.is_interrupted = [&watch] { return watch(); };
   const LayeredGraph step{&graph, std::move(layers)};
   const LayeredGraph again{recomputed, std::move(recomputed_layers)};
-  const py::gil_scoped_release release;
-  const PipelineAnswer answer =
-      searchPipeline(step, recomputed == nullptr ? nullptr : &again, registry, cluster, options);
-  const py::gil_scoped_acquire gil;
-  if (watch.raised() && answer.stages.empty()) {
-    PyErr_SetNone(PyExc_KeyboardInterrupt);
-    throw py::error_already_set();
+  PipelineAnswer answer;
+  try {
+    const py::gil_scoped_release release;
+    answer =
+        searchPipeline(step, recomputed == nullptr ? nullptr : &again, registry, cluster, options);
+  } catch (const Error&) {
+    watch.rethrow();  // while it was found out what would do
+    throw;
   }
+  if (answer.stages.empty()) watch.rethrow();
   return toDict(answer);
 }
 
@@ -91,7 +96,8 @@ void bindPipeline(py::module_& module) {
              py::arg("cluster"), py::arg("num_microbatches"), py::arg("schedule"),
              py::arg("num_stages") = py::none(), py::arg("memory_limit_bytes") = py::none(),
              py::arg("submeshes") = std::vector<std::pair<int, int>>{}, py::arg("max_specs") = 4,
-             py::arg("shard_all_products") = false, py::arg("time_limit_s") = 60.0,
+             py::arg("shard_all_products") = false, py::arg("says_what_would_do") = true,
+             py::arg("time_limit_s") = 60.0,
              "Stages of least time for a step whose nodes have layers (-1: every layer).");
 }
 

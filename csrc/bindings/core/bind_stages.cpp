@@ -98,11 +98,21 @@ py::dict searchFromPython(const Times& times, const std::vector<std::pair<int, i
   }
   if (boundary_times) problem.boundaries = boundariesOf(*boundary_times);
   InterruptWatch watch;
-  const py::gil_scoped_release release;
-  const StageAnswer answer = searchStages(
-      problem, {.time_limit_s = time_limit_s, .is_interrupted = [&] { return watch(); }});
-  if (answer.status == StageStatus::kInfeasible) throwStagesInfeasible(problem);
-  const py::gil_scoped_acquire gil;
+  const auto is_interrupted = [&] { return watch(); };
+  StageAnswer answer;
+  try {
+    const py::gil_scoped_release release;
+    answer =
+        searchStages(problem, {.time_limit_s = time_limit_s, .is_interrupted = is_interrupted});
+    if (answer.status == StageStatus::kInfeasible) {
+      throwStagesInfeasible(problem, {.time_limit_s = time_limit_s - answer.seconds,
+                                      .is_interrupted = is_interrupted});
+    }
+  } catch (const Error&) {
+    watch.rethrow();  // while it was found out what would do
+    throw;
+  }
+  if (answer.stages.empty()) watch.rethrow();
   return toDict(problem, answer);
 }
 

@@ -13,6 +13,12 @@ class InterruptWatch {
  public:
   // Whether Ctrl-C was seen.
   bool raised() const { return raised_; }
+  // Raises KeyboardInterrupt if it was. Called with the GIL.
+  void rethrow() const {
+    if (!raised_) return;
+    PyErr_SetNone(PyExc_KeyboardInterrupt);
+    throw pybind11::error_already_set();
+  }
 
   bool operator()() {
     const auto now = std::chrono::steady_clock::now();
