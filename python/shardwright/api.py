@@ -33,6 +33,7 @@ from shardwright.planning import (
 )
 from shardwright.runtime.groups import check_mesh_size
 from shardwright.runtime.session import Session
+from shardwright.search_budget import SearchBudget
 
 if TYPE_CHECKING:
     from shardwright.capture import StepGraph
@@ -173,13 +174,14 @@ class ParallelStep:
         if cluster.num_devices != world_size:
             cluster = cluster.part(world_size)
 
-        def timed_plan(cut: StepGraph) -> tuple[float, Pipeline]:
-            pipeline = plan_pipeline(cut, cluster, constraints, self._request)
+        def timed_plan(cut: StepGraph, budget: SearchBudget) -> tuple[float, Pipeline]:
+            pipeline = plan_pipeline(cut, cluster, constraints, self._request, budget)
             return pipeline.plan.time_us, pipeline
 
+        budget = SearchBudget(self._request.time_limit_s)
         if self._searches_microbatches:
-            return search_microbatches(graph, timed_plan)
-        return timed_plan(graph)[1]
+            return search_microbatches(graph, timed_plan, budget)
+        return timed_plan(graph, budget)[1]
 
     def _make_plan(
         self,
@@ -200,14 +202,16 @@ class ParallelStep:
         cluster = self._cluster or default_cluster(world_size, device)
         request = dataclasses.replace(self._request, forced={**self._request.forced, **specs})
 
-        def timed_plan(cut: StepGraph) -> tuple[float, Plan]:
+        def timed_plan(cut: StepGraph, budget: SearchBudget) -> tuple[float, Plan]:
             cut = with_recomputation(cut, self._request.recompute)
-            plan = plan_graph(cut, cluster, shape, request)
+            own = dataclasses.replace(request, time_limit_s=budget.left_s)
+            plan = plan_graph(cut, cluster, shape, own)
             return plan.time_us, plan
 
+        budget = SearchBudget(request.time_limit_s)
         if self._searches_microbatches:
-            return search_microbatches(graph, timed_plan)
-        return timed_plan(graph)[1]
+            return search_microbatches(graph, timed_plan, budget)
+        return timed_plan(graph, budget)[1]
 
 
 def default_cluster(world_size: int, device: torch.device) -> Cluster:
@@ -341,7 +345,7 @@ def parallelize(
             and saves memory (docs/concepts/recomputation.md); "none" by default. A given plan
             brings its own.
         timeout: of every collective, in seconds.
-        time_limit_s: for the search.
+        time_limit_s: for all searches together, without capture.
         check: proves every program with the static checker before it runs.
 
     Returns:

@@ -131,7 +131,7 @@ def _add_plan_parser(commands: Any) -> None:
     )  # fmt: skip
     _add_stages(parser)
     parser.add_argument(
-        "--time-limit", type=float, default=60.0, metavar="S", help="seconds for the search (60)"
+        "--time-limit", type=float, default=60.0, metavar="S", help="seconds for all searches (60)"
     )
     parser.add_argument(
         "--gap", type=float, default=1e-4, metavar="G",

@@ -16,6 +16,7 @@ from shardwright.errors import ClusterError, ConfigError
 from shardwright.once import once_per_step
 from shardwright.plan import Plan, PlanOrigin, SearchStats, plan_from_core
 from shardwright.progress import Progress
+from shardwright.search_budget import SearchBudget
 
 if TYPE_CHECKING:
     from shardwright.capture.step_graph import StepGraph
@@ -125,7 +126,8 @@ def plan(
             computed.
         recompute: "full" makes the forward of every layer again in its backward, so that only what
             goes between layers is kept; "none" keeps what backward needs.
-        time_limit_s: Seconds for the search.
+        time_limit_s: Seconds for all searches together, without capture: of every number of
+            microbatches tried, of stages with and without recomputation, of the plans of stages.
         relative_gap: Once (cost - lower bound) / cost is at most this, no long search is made for
             the rest; 0 always asks for a proof.
         shard_all_products: No matrix product may leave a mesh axis idle; for clusters on which
@@ -181,17 +183,19 @@ def plan(
     captured = _captured(step, args, step_kwargs or {})
     seconds = {"capture": time.perf_counter() - started}
 
-    def timed_plan(graph: StepGraph) -> tuple[float, Plan | PipelinePlan]:
+    def timed_plan(graph: StepGraph, budget: SearchBudget) -> tuple[float, Plan | PipelinePlan]:
         if constraints.num_stages == 1:
             graph = with_recomputation(graph, recompute)
-            one = plan_graph(graph, chosen, shape, request, seconds=seconds)
+            own = dataclasses.replace(request, time_limit_s=budget.left_s)
+            one = plan_graph(graph, chosen, shape, own, seconds=seconds)
             return one.certificate.cost_us, one
-        stages = plan_pipeline(graph, chosen, constraints, request).plan
+        stages = plan_pipeline(graph, chosen, constraints, request, budget).plan
         return stages.time_us, stages
 
+    budget = SearchBudget(request.time_limit_s)
     if microbatches is None:
-        return search_microbatches(captured, timed_plan)
-    return timed_plan(_in_microbatches(captured, microbatches))[1]
+        return search_microbatches(captured, timed_plan, budget)
+    return timed_plan(_in_microbatches(captured, microbatches), budget)[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +205,7 @@ class SearchRequest:
     Attributes:
         memory_limit_bytes: per device; None for the cluster's.
         forced: specs by name or pattern.
-        time_limit_s: for the whole search.
+        time_limit_s: for all searches together.
         relative_gap: gap that is good enough.
         shard_all_products: no matrix product may leave a mesh axis idle.
         on_progress: told about running searches.

@@ -7,7 +7,7 @@ import dataclasses
 from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
 from shardwright.collector import collector_paused
-from shardwright.errors import InfeasibleError
+from shardwright.errors import ConfigError, InfeasibleError
 from shardwright.pipeline.options import (
     PipelineOptions,
     StageConstraints,
@@ -20,9 +20,12 @@ from shardwright.pipeline.search import can_search, search_stages
 from shardwright.pipeline.stage_plans import StageRequest
 from shardwright.plan import Plan
 from shardwright.planning import SearchRequest, match_forced, plan_graph
+from shardwright.search_budget import SearchBudget
 
 # Shares of the memory that the search for stages is given, one after the other.
 _SEARCHED_MEMORY = (1.0, 0.95, 0.85)
+# Of the time that is left, what the search for stages may take; the rest is for their plans.
+_SEARCHED_TIME = 0.5
 
 
 def plan_pipeline(
@@ -30,6 +33,7 @@ def plan_pipeline(
     cluster: Cluster,
     constraints: StageConstraints,
     request: SearchRequest,
+    budget: SearchBudget | None = None,
 ) -> Pipeline:
     """Plans a step in stages.
 
@@ -40,24 +44,33 @@ def plan_pipeline(
         step_graph: In microbatches already.
         cluster: The machines; all devices are used.
         constraints: The stages as they were asked for.
-        request: Limits of the searches; the time is for all stages together.
+        request: Limits of the searches; the time is for all of them together, those for stages
+            and those for the plans of the stages, however often they are made.
+        budget: The time instead, where it is shared with others; told of Ctrl-C.
 
     Raises:
-        ConfigError: E527, E528; PlanError: E334, E335; InfeasibleError: E205, E206; and what
-            planning a stage raises.
+        ConfigError: E511 when time ran out before there were stages, E527, E528; PlanError: E334,
+            E335; InfeasibleError: E205, E206; and what planning a stage raises.
     """
+    budget = budget or SearchBudget(request.time_limit_s)
     limit = request.memory_limit_bytes or cluster.memory_bytes
     refused: InfeasibleError | None = None
     for share in _SEARCHED_MEMORY:
-        known = dataclasses.replace(request, memory_limit_bytes=int(share * limit) or None)
+        if refused and budget.is_spent:
+            break
+        known = dataclasses.replace(
+            request,
+            memory_limit_bytes=int(share * limit) or None,
+            time_limit_s=_SEARCHED_TIME * budget.left_s,
+        )
         try:
-            options = choose_stages(step_graph, cluster, constraints, known)
-        except InfeasibleError as error:
+            options = choose_stages(step_graph, cluster, constraints, known, budget)
+        except (InfeasibleError, ConfigError) as error:
             raise refused or error from None
         if request.recompute == "full":
             options = with_all_recomputed(step_graph, options)
         try:
-            return plan_options(step_graph, options, cluster, request)
+            return plan_options(step_graph, options, cluster, request, budget)
         except InfeasibleError as error:
             if not can_search(constraints, cluster):
                 raise
@@ -72,15 +85,17 @@ def choose_stages(
     cluster: Cluster,
     constraints: StageConstraints,
     request: SearchRequest,
+    budget: SearchBudget | None = None,
 ) -> PipelineOptions:
     """The stages that a search finds, or as asked for, the rest shared out evenly.
 
     Raises:
-        ConfigError: E528 when the number of stages is open and they cannot be searched.
+        ConfigError: E511, as `search_stages`; E528 when the number of stages is open and they
+            cannot be searched.
         InfeasibleError: E205 when no stages fit.
     """
     if can_search(constraints, cluster):
-        return search_stages(step_graph, cluster, constraints, request)
+        return search_stages(step_graph, cluster, constraints, request, budget)
     if constraints.num_stages is None:
         at_fault = (
             "a schedule or hosts that are not searched"
@@ -93,15 +108,28 @@ def choose_stages(
 
 @collector_paused()
 def plan_options(
-    step_graph: StepGraph, options: PipelineOptions, cluster: Cluster, request: SearchRequest
+    step_graph: StepGraph,
+    options: PipelineOptions,
+    cluster: Cluster,
+    request: SearchRequest,
+    budget: SearchBudget | None = None,
 ) -> Pipeline:
     """Plans every stage of a given cut.
+
+    A stage may take an equal share of the time that those before it left.
+
+    Args:
+        step_graph: In microbatches.
+        options: The stages.
+        cluster: The machines.
+        request: Limits of the searches, the time for all of them together.
+        budget: The time instead, where it is shared with others.
 
     Raises:
         As `plan_pipeline`.
     """
+    time_left = budget or SearchBudget(request.time_limit_s)
     forced = match_forced(request.forced, step_graph)
-    share = request.time_limit_s / len(options.stages)
     first_ranks = [stage.first_rank for stage in options.stages]
     limit = request.memory_limit_bytes or cluster.memory_bytes
 
@@ -119,7 +147,7 @@ def plan_options(
             dataclasses.replace(
                 request,
                 forced=wanted,
-                time_limit_s=share,
+                time_limit_s=time_left.left_s / (len(options.stages) - stage.number),
                 memory_limit_bytes=own_limit,
                 microbatches_in_flight=stage.microbatches_in_flight,
             ),

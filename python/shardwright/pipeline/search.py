@@ -22,6 +22,7 @@ from shardwright.pipeline.options import (
 from shardwright.pipeline.recompute import recompute_layers
 from shardwright.planning import SearchRequest
 from shardwright.rules import rule_registry
+from shardwright.search_budget import SearchBudget
 
 # Of deeper steps, several layers at a time: the search grows with the square of their number.
 _MOST_LAYERS = 64
@@ -29,8 +30,6 @@ _MOST_LAYERS = 64
 _LEAST_COST_OF_MEMORY = 0.01
 # Relative difference of times that are the same.
 _ROUNDING = 1e-9
-# Share of the time limit for the stages; the rest is for the plans of the stages found.
-_SHARE = 0.5
 
 
 def can_search(constraints: StageConstraints, cluster: Cluster) -> bool:
@@ -50,21 +49,27 @@ def search_stages(
     cluster: Cluster,
     constraints: StageConstraints,
     request: SearchRequest,
+    budget: SearchBudget | None = None,
 ) -> PipelineOptions:
     """The stages of least time in the model of csrc/plan/pipeline_search.h.
+
+    Ctrl-C ends the search with the best stages so far.
 
     Args:
         step_graph: In microbatches.
         cluster: The machines; all devices are used.
         constraints: Number of stages, and schedule.
-        request: Memory and time.
+        request: Memory and time; the time is for both searches, with recomputation and without.
+        budget: Told when Ctrl-C ended the search.
 
     Raises:
         ConfigError: E527 when the step cannot be cut into so many stages, E511 when time ran out
             before any stages were found.
         InfeasibleError: E205 when no stages fit.
+        KeyboardInterrupt: On Ctrl-C before there were any stages.
         PlanError: E334 when the step cannot run in stages.
     """
+    own = SearchBudget(request.time_limit_s)
     layers = layers_for(step_graph, constraints.num_stages or 1, most_layers=_MOST_LAYERS)
     limit = request.memory_limit_bytes or cluster.memory_bytes or None
     search = functools.partial(
@@ -77,30 +82,34 @@ def search_stages(
         num_stages=constraints.num_stages,
         memory_limit_bytes=limit,
         shard_all_products=request.shard_all_products,
-        time_limit_s=request.time_limit_s * _SHARE,
     )
     found: Mapping[str, Any] | None = None
     try:
-        found = search()
+        # With recomputation another limit would do.
+        found = search(time_limit_s=own.left_s, says_what_would_do=limit is None)
     except InfeasibleError:
         if limit is None:
             raise
+    own.interrupted = found is not None and found["interrupted"]
     # Computing forward again costs time: worth a look only where memory does.
-    if found is None or found["unlimited_us"] < (1 - _LEAST_COST_OF_MEMORY) * found["time_us"]:
+    if found is None or (_memory_matters(found, _LEAST_COST_OF_MEMORY) and not own.is_spent):
         recomputed = recompute_layers(step_graph, layers, range(len(layers)))
         graph, layer_of = _layered(recomputed, layers, constraints.schedule)
-        again = search(recomputed=graph, recomputed_layers=layer_of)
+        again = search(recomputed=graph, recomputed_layers=layer_of, time_limit_s=own.left_s)
+        own.interrupted = again["interrupted"]
         found = again if found is None else _better(found, again)
-    elif found["unlimited_us"] < (1 - _ROUNDING) * found["time_us"]:
+    elif _memory_matters(found, _ROUNDING):
         # Stages that recompute may do that much better.
         found = {**found, "lower_bound_us": found["unlimited_us"]}
     if not found["stages"]:
         raise ConfigError(
             "no stages were found within the time limit.",
             code="E511",
-            values=[f"time_limit_s: {request.time_limit_s}, of which {_SHARE:.0%} for the search"],
+            values=[f"seconds for the search for stages: {request.time_limit_s:.3g}"],
             advice="a larger time_limit_s",
         )
+    if budget is not None:
+        budget.interrupted = own.interrupted
     claim = SearchClaim(found["time_us"], found["lower_bound_us"], found["status"] != "optimal")
     return PipelineOptions(
         tuple(_stage(stage, layers) for stage in found["stages"]),
@@ -120,6 +129,11 @@ def _layered(step_graph: StepGraph, layers: Layers, schedule: str) -> tuple[_cor
     return to_core_graph(step_graph), [layer_of[node] for node in nodes]
 
 
+def _memory_matters(found: Mapping[str, Any], share: float) -> bool:
+    """Whether the memory limit costs more than a share of the time."""
+    return bool(found["unlimited_us"] < (1 - share) * found["time_us"])
+
+
 def _is_searched_as_asked(request: SearchRequest) -> bool:
     """Whether the tables of the search know all that the plans of the stages will keep to."""
     return not request.forced and request.recompute == "none"
@@ -129,11 +143,13 @@ def _better(plain: Mapping[str, Any], again: Mapping[str, Any]) -> Mapping[str, 
     """Of two searches the second of which may recompute.
 
     It knows more ways, of which no more are kept: it may have lost the better one. No stages are
-    below both bounds.
+    below both bounds, or below what any take whose memory is not limited.
     """
     if again["stages"] and again["time_us"] <= plain["time_us"]:
         return again
     bound = min(plain["lower_bound_us"], again["lower_bound_us"])
+    if not again["stages"]:
+        bound = max(bound, plain["unlimited_us"])
     return {**plain, "lower_bound_us": bound, "status": again["status"]}
 
 

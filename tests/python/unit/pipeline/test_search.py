@@ -103,11 +103,11 @@ def test_stages_that_fit_by_recomputing_recompute(graph):
 def test_stages_that_turn_out_too_large_are_searched_again_for_less_memory(graph, monkeypatch):
     given = []
 
-    def search(step_graph, cluster, constraints, request):
+    def search(step_graph, cluster, constraints, request, budget):
         given.append(request.memory_limit_bytes)
         return search_stages(step_graph, cluster, constraints, request)
 
-    def plan(step_graph, options, cluster, request):
+    def plan(step_graph, options, cluster, request, budget):
         assert request.memory_limit_bytes == 2**30
         if len(given) == 1:
             raise InfeasibleError("too large", code="E206")
@@ -121,7 +121,7 @@ def test_stages_that_turn_out_too_large_are_searched_again_for_less_memory(graph
 
 
 def test_a_search_without_time_says_so(graph, monkeypatch):
-    empty = {"stages": [], "time_us": 1.0, "unlimited_us": 1.0}
+    empty = {"stages": [], "time_us": 1.0, "unlimited_us": 1.0, "interrupted": False}
     monkeypatch.setattr(_core, "search_pipeline", lambda *_args, **_options: empty)
     with pytest.raises(ConfigError) as raised:
         _search(graph, _hosts(2, 1), 2)
