@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,22 @@ def find_world(environment: Mapping[str, str], device: torch.device, timeout: ti
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+    atexit.register(_take_down)
     return _connected_world()
+
+
+def _take_down() -> None:
+    """Ends the groups that were started here while the interpreter still runs.
+
+    Their threads abort the process at times when they outlive it (pytorch issue 190489).
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def leave_standing() -> None:
+    """After an error: ending the groups would wait for what will never come."""
+    atexit.unregister(_take_down)
 
 
 def _connected_world() -> World:

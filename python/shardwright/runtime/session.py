@@ -35,6 +35,7 @@ from shardwright.runtime.groups import (
     check_backend,
     check_mesh_size,
     find_world,
+    leave_standing,
     make_groups,
 )
 from shardwright.runtime.ownership import unsharded_shapes
@@ -208,6 +209,7 @@ class Session:
                 self._heartbeat.note("running")
             return self._call(args, kwargs)
         except agreement.LostContactError as error:
+            leave_standing()
             failure = {
                 "step": self._num_calls,
                 "ordinal": -1,
@@ -219,6 +221,7 @@ class Session:
             everyone = list(range(self.world.size)) if self.world is not None else []
             raise judge(self._heartbeat, failure, None, everyone) from error
         except BaseException as error:
+            leave_standing()
             if self._heartbeat is not None and not isinstance(error, CollectiveError):
                 self._heartbeat.note(f"raised {type(error).__name__}: {error}"[:200])
             raise

@@ -39,9 +39,17 @@ def test_torchrun_gives_the_losses_of_a_plain_process(tmp_path):
     assert plain.returncode == 0, plain.stderr[-3000:]
     many = run("torchrun_step.py", tmp_path / "two.json", 2, launcher=torchrun(2))
     assert many.returncode == 0, many.stderr[-3000:]
+    assert many.stdout.count("groups at exit: False") == 2
     assert json.loads((tmp_path / "one.json").read_text()) == json.loads(
         (tmp_path / "two.json").read_text()
     )
+
+
+@pytest.mark.distributed
+def test_groups_are_left_standing_after_an_error(tmp_path):
+    failed = run("torchrun_step.py", tmp_path / "no.json", 2, "fail", launcher=torchrun(2))
+    assert failed.returncode != 0
+    assert "groups at exit: True" in failed.stdout
 
 
 def test_world_size_without_a_launcher_is_a_coded_error(tmp_path):

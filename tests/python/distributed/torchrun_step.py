@@ -1,5 +1,9 @@
-"""Script that torchrun starts: trains a small step and writes what rank 0 saw as JSON."""
+"""Script that torchrun starts: trains a small step and writes what rank 0 saw as JSON.
 
+It leaves the process groups, which it did not make, to shardwright.
+"""
+
+import atexit
 import json
 import sys
 from pathlib import Path
@@ -22,9 +26,14 @@ def main() -> None:
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         sums = {name: value.double().sum().item() for name, value in whole.items()}
         out.write_text(json.dumps({"losses": losses, "sums": sums}))
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    if sys.argv[3:] == ["fail"]:
+        parallel(*args, "one argument too many")
+
+
+def report_groups() -> None:
+    print("groups at exit:", torch.distributed.is_initialized())
 
 
 if __name__ == "__main__":
+    atexit.register(report_groups)  # runs after what is registered later
     main()
