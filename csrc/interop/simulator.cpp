@@ -31,7 +31,7 @@ void checkTimes(const Schedule& schedule, const std::vector<StageTimes>& stages,
   const auto bad = [](double time) { return !std::isfinite(time) || time < 0; };
   for (const StageTimes& stage : stages) {
     if (bad(stage.forward_us) || bad(stage.backward_input_us) || bad(stage.backward_weight_us) ||
-        bad(stage.once_us)) {
+        bad(stage.once_us) || bad(stage.ready_us)) {
       reject({"a stage's time is negative or not finite"}, "microseconds, 0 or more");
     }
   }
@@ -136,7 +136,7 @@ class Simulator {
   bool compute(std::size_t rank, const Action& action) {
     const std::optional<double> ready = readyTime(action);
     if (!ready) return false;
-    const double start = std::max(*ready, free_us_[rank]);
+    const double start = std::max({*ready, free_us_[rank], stages_[action.stage.index()].ready_us});
     const double end = start + computationTime(action);
     record(rank, action, start, end);
     free_us_[rank] = end;
@@ -202,6 +202,7 @@ class Simulator {
         last = std::max(last, timed.end_us);
       }
       result.busy_us.push_back(busy);
+      result.end_us.push_back(last);
       double once = 0;
       for (std::size_t s = 0; s < stages_.size(); ++s) {
         if (schedule_.rank_of_stage[s] == static_cast<std::int32_t>(rank))

@@ -8,12 +8,13 @@
 
 namespace shardwright {
 
-// Of one stage; per microbatch, except for `once_us`. A full backward takes input plus weight.
+// Of one stage; per microbatch, except for the last two. A full backward takes input plus weight.
 struct StageTimes {
   double forward_us = 0;
   double backward_input_us = 0;
   double backward_weight_us = 0;
-  double once_us = 0;  // after the last microbatch: gradient reduction, update
+  double once_us = 0;   // after the last microbatch: gradient reduction, update
+  double ready_us = 0;  // it computes nothing before: what it needs once per step is on its way
 };
 
 // Of one edge, per microbatch.
@@ -46,6 +47,7 @@ struct Simulation {
   // ranks, (S - 1)(F + I - W) / (B (F + I + W) + (S - 1)(F + I - W)) for zero-bubble.
   double bubble_share = 0;
   std::vector<double> busy_us;               // by rank: computation
+  std::vector<double> end_us;                // by rank: of its last computation
   std::vector<std::int32_t> most_in_flight;  // by stage: microbatches whose activations are held
   // Computations and transfers by rank, in the order of the lists; a transfer is listed at its
   // sender, for the time it takes the link (kOverlapped) or both ranks (kBlocking).

@@ -691,6 +691,8 @@ class Simulation:
     @property
     def busy_us(self) -> list[float]: ...
     @property
+    def end_us(self) -> list[float]: ...
+    @property
     def most_in_flight(self) -> list[int]: ...
     @property
     def actions(self) -> list[TimedAction]: ...
@@ -702,6 +704,7 @@ def simulate_schedule(
     backward_input_us: Sequence[float],
     backward_weight_us: Sequence[float],
     once_us: Sequence[float] = ...,
+    ready_us: Sequence[float] = ...,
     edge_forward_us: Sequence[float] = ...,
     edge_backward_us: Sequence[float] = ...,
     blocking: bool = False,

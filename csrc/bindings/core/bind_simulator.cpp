@@ -36,15 +36,15 @@ void checkLengths(const std::vector<const Times*>& lists, std::size_t count,
 
 Simulation simulateFromPython(const Schedule& schedule, const Times& forward,
                               const Times& backward_input, const Times& backward_weight,
-                              const Times& once, const Times& edge_forward,
+                              const Times& once, const Times& ready, const Times& edge_forward,
                               const Times& edge_backward, bool blocking) {
-  checkLengths({&forward, &backward_input, &backward_weight, &once}, schedule.rank_of_stage.size(),
-               "stages");
+  checkLengths({&forward, &backward_input, &backward_weight, &once, &ready},
+               schedule.rank_of_stage.size(), "stages");
   checkLengths({&edge_forward, &edge_backward}, schedule.edges.size(), "edges");
   std::vector<StageTimes> stages;
   for (std::size_t s = 0; s < schedule.rank_of_stage.size(); ++s) {
     stages.push_back({timeAt(forward, s), timeAt(backward_input, s), timeAt(backward_weight, s),
-                      timeAt(once, s)});
+                      timeAt(once, s), timeAt(ready, s)});
   }
   std::vector<EdgeTimes> edges;
   for (std::size_t e = 0; e < schedule.edges.size(); ++e) {
@@ -68,12 +68,14 @@ void bindSimulator(py::module_& module) {
       .def_readonly("pipeline_us", &Simulation::pipeline_us)
       .def_readonly("bubble_share", &Simulation::bubble_share)
       .def_readonly("busy_us", &Simulation::busy_us)
+      .def_readonly("end_us", &Simulation::end_us)
       .def_readonly("most_in_flight", &Simulation::most_in_flight)
       .def_readonly("actions", &Simulation::actions);
   module.def("simulate_schedule", &simulateFromPython, py::arg("schedule"), py::kw_only(),
              py::arg("forward_us"), py::arg("backward_input_us"), py::arg("backward_weight_us"),
-             py::arg("once_us") = Times(), py::arg("edge_forward_us") = Times(),
-             py::arg("edge_backward_us") = Times(), py::arg("blocking") = false,
+             py::arg("once_us") = Times(), py::arg("ready_us") = Times(),
+             py::arg("edge_forward_us") = Times(), py::arg("edge_backward_us") = Times(),
+             py::arg("blocking") = false,
              "When everything of a schedule happens; times by stage and by edge.");
 }
 

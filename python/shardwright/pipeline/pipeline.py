@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from shardwright import _core
@@ -15,9 +13,7 @@ from shardwright.capture.step_graph import StepGraph
 from shardwright.cluster import Cluster
 from shardwright.errors import ConfigError, PlanError
 from shardwright.lowering.emitted import EmittedProgram
-from shardwright.lowering.from_core import core_form
 from shardwright.lowering.program import Program
-from shardwright.lowering.table import LocalRef, LocalTensor
 from shardwright.pipeline.boundary_specs import boundary_specs
 from shardwright.pipeline.options import (
     PipelineOptions,
@@ -25,7 +21,6 @@ from shardwright.pipeline.options import (
     splits_backward,
 )
 from shardwright.pipeline.plan import (
-    BoundaryTransfer,
     PipelineCertificate,
     PipelinePlan,
     PipelineStage,
@@ -39,30 +34,12 @@ from shardwright.pipeline.pricing import (
     stage_schedule,
 )
 from shardwright.pipeline.recomputed_stages import recompute_stages
-from shardwright.pipeline.stage_graphs import StageGraphs, Transfer, split_stages
+from shardwright.pipeline.stage_graphs import StageGraphs, split_stages
 from shardwright.pipeline.stage_plans import StagePlanner, StageRequest, plan_checked
+from shardwright.pipeline.transfers import PlannedTransfer, TransferPlanner
 from shardwright.plan import Plan, same_step
 
 _MOST_SHOWN = 8
-
-
-@dataclass(frozen=True)
-class PlannedTransfer:
-    """A transfer with its way from mesh to mesh.
-
-    Attributes:
-        transfer: what goes where.
-        source: the value in the source's program: result of an instruction, or an input.
-        target: input instruction of the target's program.
-        plan: steps of all ranks.
-        described: the same as the pipeline's plan has it.
-    """
-
-    transfer: Transfer
-    source: LocalRef
-    target: LocalRef
-    plan: _core.TransferPlan
-    described: BoundaryTransfer
 
 
 class Pipeline:
@@ -82,6 +59,7 @@ class Pipeline:
         cluster: the machines.
         first_ranks: first global rank of every stage; the others follow.
         schedule: actions of every stage.
+        messages: transfers that go together, in the order of their first ones.
         transfers: in the order of `stages.transfers`.
     """
 
@@ -102,18 +80,19 @@ class Pipeline:
             for graph, plan in zip(stages.graphs, self.plans, strict=True)
         )
         self.first_ranks = tuple(stage.first_rank for stage in planned)
-        self._core_cluster = cluster.to_core()
-        self._submeshes = tuple(
-            _core.Submesh.on_cluster(
-                plan.mesh_shape, list(self.ranks_of(stage)), self._core_cluster
-            )
-            for stage, plan in enumerate(self.plans)
-        )
         _check_meshes(planned)
         self.schedule = stage_schedule(
             kind, self.first_ranks, stages.whole.num_microbatches, stages.transfers
         )
-        self.transfers = tuple(self._planned(transfer) for transfer in stages.transfers)
+        machines = cluster.to_core()
+        submeshes = [
+            _core.Submesh.on_cluster(plan.mesh_shape, list(self.ranks_of(stage)), machines)
+            for stage, plan in enumerate(self.plans)
+        ]
+        planner = TransferPlanner(self._emitted, self.plans, submeshes, machines)
+        self.messages = planner.messages(stages.transfers)
+        by_transfer = {of.transfer: of for message in self.messages for of in message}
+        self.transfers = tuple(by_transfer[transfer] for transfer in stages.transfers)
         self._planned_stages = tuple(planned)
         self._kind = kind
         self._graph_hash = graph_hash
@@ -168,69 +147,22 @@ class Pipeline:
         """What every group of ranks does with its microbatches; receives are posted."""
         return tuple(tuple(actions) for actions in self.schedule.with_early_receives().actions)
 
-    def transfers_of(
-        self, when: str, source: int, target: int, number: int = 0
-    ) -> list[PlannedTransfer]:
-        """What one stage sends another in one part (and round) of the step."""
+    def transfers_of(self, when: str, source: int, target: int) -> list[PlannedTransfer]:
+        """What one stage sends another of every microbatch, "forward" or "backward"."""
         return [
             t for t in self.transfers
-            if (t.transfer.when, t.transfer.round) == (when, number)
-            and (t.transfer.source, t.transfer.target) == (source, target)
+            if (t.transfer.when, t.transfer.source, t.transfer.target) == (when, source, target)
         ]  # fmt: skip
 
     def fingerprint(self) -> str:
         """SHA-256 of all programs, transfers and actions."""
         parts = [program.fingerprint() for program in self.programs]
-        parts += [f"{t.transfer} {t.source} {t.target} {t.plan.steps}" for t in self.transfers]
+        parts += [
+            f"{[(t.transfer, t.source, t.target) for t in message]} {message[0].plan.steps}"
+            for message in self.messages
+        ]
         parts.append(str(self.schedule))
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-    def _planned(self, transfer: Transfer) -> PlannedTransfer:
-        source, given = self._source(transfer)
-        target, wanted = self._input(transfer.target, transfer.value, transfer)
-        common = _core.common_atoms(
-            *core_form(given), self.plans[transfer.source].mesh_shape,
-            *core_form(wanted), self.plans[transfer.target].mesh_shape,
-        )  # fmt: skip
-        if common is None:
-            raise PlanError(
-                "a value cannot go from stage to stage as it is divided on both sides.",
-                code="E335",
-                values=[f"value {transfer.value}, stages {transfer.source}, {transfer.target}"],
-                advice="another mesh for one of the stages",
-            )
-        atoms, source_spec, target_spec = common
-        plan = _core.plan_transfer(
-            atoms, given.dtype, source_spec, self._submeshes[transfer.source], target_spec,
-            self._submeshes[transfer.target], self._core_cluster,
-        )  # fmt: skip
-        described = BoundaryTransfer(
-            **dataclasses.asdict(transfer),
-            shape=given.global_shape,
-            dtype=given.dtype,
-            source_spec=_core.print_spec(*core_form(given)),
-            target_spec=_core.print_spec(*core_form(wanted)),
-            bytes=sum(step.bytes for step in plan.steps if step.kind != "copy"),
-            host_bytes=sum(plan.host_pair_bytes.values()),
-            cost_us=plan.cost_us,
-        )
-        return PlannedTransfer(transfer, source, target, plan, described)
-
-    def _source(self, transfer: Transfer) -> tuple[LocalRef, LocalTensor]:
-        if transfer.when == "start":
-            return self._input(transfer.source, transfer.parameter, transfer)
-        return self._emitted[transfer.source].sent[transfer.value]
-
-    def _input(self, stage: int, name: str, transfer: Transfer) -> tuple[LocalRef, LocalTensor]:
-        found = self._emitted[stage].received.get(name)
-        if found is None:
-            raise PlanError(
-                "a stage does not read what it is sent.",
-                code="E335",
-                values=[f"value {transfer.value}, stages {transfer.source}, {transfer.target}"],
-                advice="report this with the plan",
-            )
-        return found
 
 
 def build_pipeline(

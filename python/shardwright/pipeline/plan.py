@@ -117,11 +117,12 @@ class SimulatedStep:
 
     Attributes:
         time_us: Of the step: the sum of the four parts that follow.
-        start_us: Transfers before the first microbatch.
-        pipeline_us: From the first forward to the last backward.
-        update_us: The slowest stage's update.
-        exchange_us: Transfers of the update.
-        bubble_share: Share of `pipeline_us` in which submeshes do not compute, over all of them.
+        start_us: By how much waiting for parameters that other stages send makes it longer.
+        pipeline_us: From the first forward to the last backward, without that.
+        update_us: From there to the end of the last stage's update.
+        exchange_us: By how much transfers of the update make it longer.
+        bubble_share: Share of `start_us + pipeline_us` in which submeshes do not compute, over all
+            of them.
         busy_us: By stage: time in which it computes forward and backward.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -95,7 +96,10 @@ def backward_weight_us(graph: StepGraph, plan: Plan) -> float:
 def simulate_stages(
     kind: str, stages: Sequence[PipelineStage], transfers: Sequence[BoundaryTransfer]
 ) -> tuple[_core.Schedule, _core.Simulation]:
-    """The schedule of the stages and when everything of it happens."""
+    """The schedule of the stages and when everything of it happens.
+
+    A stage begins when the parameters that others send it are there.
+    """
     num_microbatches = stages[0].plan.num_microbatches
     schedule = stage_schedule(
         kind, [stage.first_rank for stage in stages], num_microbatches, transfers
@@ -108,11 +112,14 @@ def simulate_stages(
         ]
         for when, ends in (("forward", _forwards), ("backward", _backwards))
     }
+    exchange = _Exchange(schedule.rank_of_stage, [0.0] * schedule.num_ranks)
+    exchange.add(t for t in transfers if t.when == "start")
     simulation = _core.simulate_schedule(
         schedule,
         forward_us=[stage.forward_us for stage in stages],
         backward_input_us=[stage.backward_us - stage.backward_weight_us for stage in stages],
         backward_weight_us=[stage.backward_weight_us for stage in stages],
+        ready_us=[exchange.now_us[rank] for rank in schedule.rank_of_stage],
         edge_forward_us=times["forward"],
         edge_backward_us=times["backward"],
     )
@@ -122,24 +129,31 @@ def simulate_stages(
 def simulated_step(
     kind: str, stages: Sequence[PipelineStage], transfers: Sequence[BoundaryTransfer]
 ) -> SimulatedStep:
-    """The whole step: transfers of parameters, the schedule, the slowest update, its transfers.
+    """The whole step: what is sent first, the schedule, the update and its transfers.
 
-    Outside of microbatches a stage sends and receives one value after the other, and all stages
-    wait for the slowest of them after every round.
+    Every submesh goes on to the update when it is through with its own actions. Between rounds of
+    transfers it computes nothing: all of its update comes last.
     """
-    _, simulation = simulate_stages(kind, stages, transfers)
-    start = _exchange_us(transfers, "start")
-    exchange = _exchange_us(transfers, "update")
-    updates: dict[int, float] = {}  # by first rank: stages that share ranks take turns
-    for stage in stages:
-        updates[stage.first_rank] = updates.get(stage.first_rank, 0.0) + stage.update_us
-    update = max(updates.values())
+    schedule, simulation = simulate_stages(kind, stages, transfers)
+    rank_of_stage = schedule.rank_of_stage
+    later = [transfer for transfer in transfers if transfer.when != "start"]
+    undelayed = simulation.pipeline_us
+    if len(later) < len(transfers):
+        undelayed = simulate_stages(kind, stages, later)[1].pipeline_us
+    updates = [0.0] * schedule.num_ranks  # stages that share ranks take turns
+    for stage, rank in zip(stages, rank_of_stage, strict=True):
+        updates[rank] += stage.update_us
+    exchange = _Exchange(rank_of_stage, simulation.end_us)
+    exchange.add(t for t in transfers if t.when == "update")
+    without = max(map(operator.add, simulation.end_us, updates))
+    ends = map(max, map(operator.add, exchange.now_us, updates), exchange.sent_us)
+    time = max(simulation.pipeline_us, without, *ends)
     return SimulatedStep(
-        time_us=start + simulation.pipeline_us + update + exchange,
-        start_us=start,
-        pipeline_us=simulation.pipeline_us,
-        update_us=update,
-        exchange_us=exchange,
+        time_us=time,
+        start_us=simulation.pipeline_us - undelayed,
+        pipeline_us=undelayed,
+        update_us=max(without - simulation.pipeline_us, 0.0),
+        exchange_us=time - max(without, simulation.pipeline_us),
         bubble_share=simulation.bubble_share,
         busy_us=tuple(
             stage.plan.num_microbatches * (stage.forward_us + stage.backward_us) for stage in stages
@@ -172,15 +186,33 @@ def pipeline_certificate(time_us: float, claim: SearchClaim | None) -> PipelineC
     return PipelineCertificate(time_us, model, bound, gap, status)  # type: ignore[arg-type]
 
 
-def _exchange_us(transfers: Sequence[BoundaryTransfer], when: str) -> float:
-    """Sum over rounds of what the stage with most to send or to receive takes."""
-    busy: dict[int, dict[tuple[str, int], float]] = {}
-    for transfer in transfers:
-        if transfer.when == when:
-            ends = busy.setdefault(transfer.round, {})
-            for end in (("sends", transfer.source), ("receives", transfer.target)):
-                ends[end] = ends.get(end, 0.0) + transfer.cost_us
-    return sum(max(ends.values()) for ends in busy.values())
+class _Exchange:
+    """Transfers outside of microbatches, in the order of `StageSteps`.
+
+    A sender goes on at once, and sends one value after the other; a receiver comes to a value when
+    it has all those before, and waits.
+
+    Args:
+        rank_of_stage: submesh of every stage.
+        begin_us: when every submesh comes to the first.
+
+    Attributes:
+        now_us: when every submesh goes on after those so far.
+        sent_us: when it has sent all of them.
+    """
+
+    def __init__(self, rank_of_stage: Sequence[int], begin_us: Sequence[float]) -> None:
+        self._rank_of_stage = rank_of_stage
+        self.now_us = list(begin_us)
+        self.sent_us = list(begin_us)
+
+    def add(self, transfers: Iterable[BoundaryTransfer]) -> None:
+        """What comes next."""
+        for transfer in transfers:
+            source = self._rank_of_stage[transfer.source]
+            target = self._rank_of_stage[transfer.target]
+            begin = max(self.now_us[source], self.sent_us[source], self.now_us[target])
+            self.sent_us[source] = self.now_us[target] = begin + transfer.cost_us
 
 
 def _forwards(edge: tuple[int, int]) -> tuple[int, int]:

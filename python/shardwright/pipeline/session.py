@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from shardwright.capture import StepArguments, StepGraph
 from shardwright.errors import CollectiveError, ConfigError
 from shardwright.lowering.check import check_program
-from shardwright.pipeline.pipeline import Pipeline, PlannedTransfer, lower_pipeline
+from shardwright.pipeline.pipeline import Pipeline, lower_pipeline
 from shardwright.pipeline.plan import PipelinePlan
 from shardwright.pipeline.stage_graphs import Transfer
 from shardwright.pipeline.stage_steps import StageSteps, Transport
+from shardwright.pipeline.transfers import PlannedTransfer
 from shardwright.runtime import agreement, collectives
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.ownership import owners, replace_tensors
@@ -198,7 +199,7 @@ class PipelineExecutor:
                 planned.plan, rank, device, group=group, index=index,
                 stages=(planned.transfer.source, planned.transfer.target),
             )
-            for index, planned in enumerate(pipeline.transfers)
+            for index, (planned, *_) in enumerate(pipeline.messages)
             if planned.transfer.source in executors or planned.transfer.target in executors
         }  # fmt: skip
 
@@ -312,6 +313,14 @@ class _Messages(Transport[Tensor]):
         moved = self._transfers[transfer.transfer].start(value, microbatch or 0).wait()
         assert moved is not None
         return moved
+
+    def pack(self, scalars: Sequence[Tensor]) -> Tensor:
+        """One after the other."""
+        return torch.stack(list(scalars))
+
+    def unpack(self, vector: Tensor) -> Sequence[Tensor]:
+        """Views of it."""
+        return vector.unbind()
 
     def finish(self) -> None:
         """Waits until all that was sent has arrived."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from shardwright.errors import InternalError
 from shardwright.lowering.layout import join_parts
 from shardwright.lowering.table import LocalRef
-from shardwright.pipeline.pipeline import Pipeline, PlannedTransfer
+from shardwright.pipeline.pipeline import Pipeline
 from shardwright.pipeline.stage_graphs import Transfer
 from shardwright.pipeline.stage_steps import StageSteps, Transport
+from shardwright.pipeline.transfers import PlannedTransfer
 from shardwright.runtime.section_loop import StepRun
 from shardwright.runtime.simulate import Simulation
 from shardwright.runtime.simulated_transfer import simulate_transfer
@@ -164,3 +166,11 @@ class _Queues(Transport[RankValues]):
         """The whole transfer at once."""
         self.send(transfer, microbatch, value)
         return self._sent.pop((transfer.transfer, microbatch))
+
+    def pack(self, scalars: Sequence[RankValues]) -> RankValues:
+        """On every rank one after the other."""
+        return [torch.stack(list(of_rank)) for of_rank in zip(*scalars, strict=True)]
+
+    def unpack(self, vector: RankValues) -> Sequence[RankValues]:
+        """By scalar its value on every rank."""
+        return [list(of_ranks) for of_ranks in zip(*(v.unbind() for v in vector), strict=True)]

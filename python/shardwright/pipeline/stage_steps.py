@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, Literal, TypeVar
 
 from shardwright import _core
 from shardwright.lowering.program import Section
-from shardwright.pipeline.pipeline import Pipeline, PlannedTransfer
+from shardwright.pipeline.pipeline import Pipeline
 from shardwright.pipeline.stage_graphs import Transfer
+from shardwright.pipeline.transfers import Message, PlannedTransfer
 from shardwright.runtime.section_loop import StepRun
 
 Value = TypeVar("Value")
@@ -35,6 +36,14 @@ class Transport(ABC, Generic[Value]):
     @abstractmethod
     def move(self, transfer: PlannedTransfer, microbatch: int | None, value: Value) -> Value:
         """The value as another stage of the same ranks has it."""
+
+    @abstractmethod
+    def pack(self, scalars: Sequence[Value]) -> Value:
+        """Scalars as one vector."""
+
+    @abstractmethod
+    def unpack(self, vector: Value) -> Sequence[Value]:
+        """The scalars of a vector."""
 
 
 class StageSteps(Generic[Value]):
@@ -122,7 +131,7 @@ class StageSteps(Generic[Value]):
             return
         if kind != "W":
             for planned in self._posted.pop((stage, when, microbatch), ()):
-                yield from self._receive(planned, microbatch)
+                yield from self._receive((planned,), microbatch)
         for part in _PARTS[kind]:
             self._compute(stage, part, microbatch)
 
@@ -141,36 +150,42 @@ class StageSteps(Generic[Value]):
         for planned in leaving:
             value = values[planned.source]
             if planned.transfer.target in self._runs:
-                self._move(planned, microbatch, value)
+                self._move((planned,), microbatch, value)
             else:
                 self._leaving[planned.transfer, microbatch] = value
 
     def _exchange(self, when: str, turn: int) -> Iterator[None]:
-        """All transfers of a part of the step outside of microbatches, in one order for all."""
-        num_stages = len(self._pipeline.programs)
-        for source in range(num_stages):
-            for target in range(num_stages):
-                for planned in self._pipeline.transfers_of(when, source, target, turn):
-                    if source in self._runs:
-                        value = self._runs[source].value(planned.source)
-                        if target in self._runs:
-                            self._move(planned, None, value)
-                        else:
-                            self._transport.send(planned, None, value)
-                    elif target in self._runs:
-                        self._transport.post(planned, None)
-                        yield from self._receive(planned, None)
+        """All messages of a part of the step outside of microbatches, in one order for all."""
+        for message in self._pipeline.messages:
+            first = message[0].transfer
+            if (first.when, first.round) != (when, turn):
+                continue
+            if first.source in self._runs:
+                values = [self._runs[first.source].value(planned.source) for planned in message]
+                value = values[0] if len(values) == 1 else self._transport.pack(values)
+                if first.target in self._runs:
+                    self._move(message, None, value)
+                else:
+                    self._transport.send(message[0], None, value)
+            elif first.target in self._runs:
+                self._transport.post(message[0], None)
+                yield from self._receive(message, None)
 
-    def _receive(self, planned: PlannedTransfer, microbatch: int | None) -> Iterator[None]:
-        for value in self._transport.receive(planned, microbatch):
+    def _receive(self, message: Message, microbatch: int | None) -> Iterator[None]:
+        for value in self._transport.receive(message[0], microbatch):
             if value is None:
                 yield
             else:
-                self._runs[planned.transfer.target].receive(planned.target, value, microbatch)
+                self._deliver(message, microbatch, value)
 
-    def _move(self, planned: PlannedTransfer, microbatch: int | None, value: Value) -> None:
-        moved = self._transport.move(planned, microbatch, value)
-        self._runs[planned.transfer.target].receive(planned.target, moved, microbatch)
+    def _move(self, message: Message, microbatch: int | None, value: Value) -> None:
+        self._deliver(message, microbatch, self._transport.move(message[0], microbatch, value))
+
+    def _deliver(self, message: Message, microbatch: int | None, value: Value) -> None:
+        run = self._runs[message[0].transfer.target]
+        values = [value] if len(message) == 1 else self._transport.unpack(value)
+        for planned, part in zip(message, values, strict=True):
+            run.receive(planned.target, part, microbatch)
 
 
 _WHEN = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}

@@ -85,6 +85,22 @@ TEST(Simulator, TimeSpentOnceCountsAfterTheLastMicrobatch) {
   EXPECT_DOUBLE_EQ(result.time_us, 7);
 }
 
+TEST(Simulator, AStageComputesNothingBeforeItIsReady) {
+  const Schedule schedule = makeSchedule({ScheduleKind::k1F1B, 2, 1, 2});
+  // Without: 0F0 0-1, 1F0 1-2, 1B0 2-3, 0F1 1-2, 1F1 3-4, 1B1 4-5, 0B0 3-4, 0B1 5-6.
+  std::vector<StageTimes> stages(2, {1, 1, 0});
+  EXPECT_DOUBLE_EQ(simulate(schedule, stages, {{0, 0}}).pipeline_us, 6);
+  // What is there before the first activation costs nothing.
+  stages[1].ready_us = 1;
+  EXPECT_DOUBLE_EQ(simulate(schedule, stages, {{0, 0}}).pipeline_us, 6);
+  // 1F0 3-4, 1B0 4-5, 1F1 5-6, 1B1 6-7, 0B0 5-6, 0B1 7-8.
+  stages[1].ready_us = 3;
+  const Simulation late = simulate(schedule, stages, {{0, 0}});
+  EXPECT_DOUBLE_EQ(late.pipeline_us, 8);
+  EXPECT_EQ(late.end_us, (std::vector<double>{8, 7}));
+  EXPECT_DOUBLE_EQ(late.busy_us[1], 4);
+}
+
 // With forward and backward in one proportion, the longest stage sets the pace: the time is the sum
 // of the stages plus (B - 1) times the longest (Alpa, section 5.1). What the stage search
 // minimises.
