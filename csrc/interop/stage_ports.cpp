@@ -44,10 +44,14 @@ PortPrice pricedByBytes(const BoundaryTensors& tensors, int first, const Cluster
   const bool leaves_host = first / cluster.devices_per_host > 0;
   const Link& link = leaves_host ? cluster.inter_host : cluster.intra_host;
   if (tensors.other_bytes == 0) return {};
-  const double num_ways = tensors.has_gradient ? 2 : 1;
-  const double time = static_cast<double>(tensors.other_bytes) / link.bandwidth_bytes_per_us +
-                      num_ways * link.latency_us;
-  return {time, time / num_ways};
+  const int num_ways = tensors.has_gradient ? 2 : 1;
+  const double bytes_us = static_cast<double>(tensors.other_bytes) / link.bandwidth_bytes_per_us;
+  const int there = tensors.other_messages_there;
+  const int back = tensors.other_messages_back;
+  const int messages = std::max(num_ways, there + back);
+  const int messages_one_way = std::max({1, there, back});
+  return {bytes_us + messages * link.latency_us,
+          bytes_us / num_ways + messages_one_way * link.latency_us};
 }
 
 // Of one with a main value.
@@ -64,7 +68,15 @@ PortPrice pricedByLayout(const BoundaryTensors& tensors, const StagePorts::Port&
                                            : 0;
   const double bytes = static_cast<double>(main.bytes()) * (tensors.has_gradient ? 2 : 1);
   const double factor = bytes > 0 ? 1 + static_cast<double>(tensors.other_bytes) / bytes : 1;
-  return {(there + back) * factor, std::max(there, back) * factor};
+  const bool leaves_host = first / cluster.devices_per_host > 0;
+  const Link& link = leaves_host ? cluster.inter_host : cluster.intra_host;
+  const auto withOthers = [&](double main_us, int messages, bool has_main) {
+    const double known = has_main ? factor - 1 : 0;
+    return main_us * factor + std::max(0.0, messages - known) * link.latency_us;
+  };
+  const double all_there = withOthers(there, tensors.other_messages_there, true);
+  const double all_back = withOthers(back, tensors.other_messages_back, tensors.has_gradient);
+  return {all_there + all_back, std::max(all_there, all_back)};
 }
 
 }  // namespace

@@ -55,6 +55,9 @@ struct BoundaryTensors {
   DType gradient_dtype = DType::kFloat32;
   // Of all other values (a scalar main value and its gradient too), in both directions together.
   std::int64_t other_bytes = 0;
+  // In how many messages they go, from the stage before and back to it.
+  int other_messages_there = 0;
+  int other_messages_back = 0;
 
   auto operator<=>(const BoundaryTensors&) const = default;
 };
@@ -66,11 +69,13 @@ struct PortPrice {
 
 // From a port of one submesh to one of the next stage's. The main value and its gradient are priced
 // by planTransfer; other values as so many more bytes of the same, or through one port or NIC where
-// there is no main value. Where the stages will stand is not known yet: they are taken to be on
-// different hosts if the cluster has any. But stages of one size, smaller than a host, stand side
-// by side (placeSubmeshes), and of as many as fill a host only the last is on another than the next
-// one: the time is the mean, on hosts of eight for (1, 4) half and for (1, 2) a quarter of what it
-// is between hosts, the rest what it is within one. The link is the slower of the two.
+// there is no main value, and by the latency of every message: so many more bytes are as many more
+// messages of the main value, which its price has already. Where the stages will stand is not known
+// yet: they are taken to be on different hosts if the cluster has any. But stages of one size,
+// smaller than a host, stand side by side (placeSubmeshes), and of as many as fill a host only the
+// last is on another than the next one: the time is the mean, on hosts of eight for (1, 4) half and
+// for (1, 2) a quarter of what it is between hosts, the rest what it is within one. The link is the
+// slower of the two.
 PortPrice portPrice(const BoundaryTensors& tensors, const StagePorts::Port& from,
                     const SubmeshShape& source, const StagePorts::Port& to,
                     const SubmeshShape& target, const Cluster& cluster);

@@ -278,7 +278,10 @@ class PipelineSearch {
         const LayerBoundary& boundary = graphs.boundaries[index];
         const bool is_priced = !tensors[index].shape.empty() &&
                                (value.value == boundary.main || value.value == boundary.gradient);
-        if (!is_priced) tensors[index].other_bytes += value.bytes;
+        if (is_priced) continue;
+        tensors[index].other_bytes += value.bytes;
+        ++(value.phase == Phase::kForward ? tensors[index].other_messages_there
+                                          : tensors[index].other_messages_back);
       }
     }
     return tensors;

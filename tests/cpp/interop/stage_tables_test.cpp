@@ -70,6 +70,30 @@ TEST(StagePorts, ThePriceIsThatOfBothTransfers) {
   EXPECT_EQ(portPrice(tensors, split, {2, 2}, whole, {1, 2}, cluster).time_us, kInfinity);
 }
 
+// A skip connection of a tenth of the main value's bytes, and its gradient: a tenth more of the
+// price, and nine tenths of a message's latency each way.
+TEST(StagePorts, MessagesOfOtherValuesTakeTheirLatency) {
+  const Cluster cluster = twoHostsOfTwo();
+  const StagePorts::Port split{{2}, {Placement::shard(0)}, 2};
+  BoundaryTensors tensors{{8, 100}, DType::kFloat32, true, DType::kFloat32, 0};
+  const PortPrice main = portPrice(tensors, split, {1, 2}, split, {1, 2}, cluster);
+  tensors.other_bytes = std::int64_t{2} * 8 * 10 * 4;
+  const double latency_us = cluster.inter_host.latency_us;
+  tensors.other_messages_there = tensors.other_messages_back = 1;
+  const PortPrice both = portPrice(tensors, split, {1, 2}, split, {1, 2}, cluster);
+  EXPECT_NEAR(both.time_us, 1.1 * main.time_us + 2 * 0.9 * latency_us, 1e-9);
+  EXPECT_NEAR(both.link_us, 1.1 * main.link_us + 0.9 * latency_us, 1e-9);
+  tensors.other_messages_back = 3;
+  const PortPrice more = portPrice(tensors, split, {1, 2}, split, {1, 2}, cluster);
+  EXPECT_NEAR(more.time_us, both.time_us + 2 * latency_us, 1e-9);
+  EXPECT_NEAR(more.link_us, both.link_us + 2 * latency_us, 1e-9);
+  // Without a main value: three messages there, none back.
+  const BoundaryTensors scalars{{}, DType::kFloat32, false, DType::kFloat32, 12, 3, 0};
+  const StagePorts::Port none;
+  EXPECT_DOUBLE_EQ(portPrice(scalars, none, {1, 2}, none, {1, 2}, cluster).time_us,
+                   12 / cluster.inter_host.bandwidth_bytes_per_us + 3 * latency_us);
+}
+
 // Two stages of two devices fill a host of four: of their boundaries every second is within a host.
 TEST(StagePorts, StagesOfOneSizeShareHosts) {
   Cluster cluster = twoHostsOfTwo();
@@ -181,7 +205,9 @@ RandomLayers randomLayers(std::mt19937_64& random, std::size_t num_prices) {
                               DType::kFloat32,
                               random() % 2 == 0,
                               DType::kFloat32,
-                              static_cast<std::int64_t>(random() % 2 * 64)});
+                              static_cast<std::int64_t>(random() % 2 * 64),
+                              static_cast<int>(random() % 3),
+                              static_cast<int>(random() % 3)});
   }
   const int last = static_cast<int>(length) - 1;
   layers.step_transfers = {{0, {last}, static_cast<double>(random() % 100)}, {last, {0, 1}, 9}};
