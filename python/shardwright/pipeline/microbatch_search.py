@@ -32,7 +32,8 @@ def search_microbatches(
     Args:
         step_graph: the step as captured.
         plan_step: time and plan of the step in microbatches, within a budget.
-        budget: for all of them; each may take half of what is left.
+        budget: for all of them; each may take half of what is left, all of it where there is no
+            other: a step that is cut already.
 
     Raises:
         InfeasibleError: of the largest count, when none fits.
@@ -41,10 +42,11 @@ def search_microbatches(
     best: tuple[float, P] | None = None
     num_slower = 0
     refused: InfeasibleError | ConfigError | None = None
+    share = _SHARE if step_graph.num_microbatches == 1 else 1.0
     for graph in _cut(step_graph):
         if refused is not None and budget.is_spent:
             break
-        own = SearchBudget(_SHARE * budget.left_s)
+        own = SearchBudget(share * budget.left_s)
         try:
             found = plan_step(graph, own)
         except InfeasibleError as error:

@@ -24,8 +24,9 @@ from shardwright.search_budget import SearchBudget
 
 # Shares of the memory that the search for stages is given, one after the other.
 _SEARCHED_MEMORY = (1.0, 0.95, 0.85)
-# Of the time that is left, what the search for stages may take; the rest is for their plans.
-_SEARCHED_TIME = 0.5
+# Of the time that is left, what the search for stages may take: it gives nothing before all layers
+# are priced. The rest is for the plans of the stages.
+_SEARCHED_TIME = 0.75
 
 
 def plan_pipeline(

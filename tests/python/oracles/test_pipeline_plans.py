@@ -33,7 +33,7 @@ def found(name: str, limit: int = NO_LIMIT, num_stages: int | str = "auto") -> P
         cluster=PUBLISHED[name].cluster,
         num_stages=num_stages,
         memory_limit=limit,
-        time_limit_s=60,
+        time_limit_s=240,  # for all searches, also on busy machines
     )
     assert isinstance(plan, PipelinePlan)
     return plan
