@@ -2,6 +2,7 @@
 
     python benchmarks/pipelines.py --case gpt_350m --case gpt_2_6b
     python benchmarks/pipelines.py --out benchmarks/results/pipelines.json
+    python benchmarks/pipelines.py --table
 
 The published stages, submeshes, logical meshes and numbers of microbatches are those of Alpa's
 measurements (OSDI 2022, tables 5 to 7 and the plans of its artifact). Specs inside the published
@@ -11,8 +12,8 @@ recomputation ("published_recomputed"); their stages are priced without it as we
 All get the same limit of memory, that of the device, doubled until ours and a published plan fit;
 --ignore-memory takes no limit at all.
 
-Seconds are CPU seconds of this process and only comparable within one run; times of plans do not
-depend on the machine.
+Seconds are CPU seconds of this process, its threads and its children, and only comparable within
+one run; times of plans do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -94,11 +96,13 @@ class Published:
 
 
 def _images(
-    devices: int, num_microbatches: int, blocks: tuple[int, ...], *meshes: tuple[int, ...]
+    devices: int,
+    num_microbatches: int,
+    blocks: tuple[int, ...],
+    *meshes: tuple[int, ...],
+    batch: int = zoo.WIDE_RESNET_PUBLISHED_GLOBAL_BATCH,
 ) -> Published:
-    return Published(
-        devices, num_microbatches, blocks, meshes, zoo.WIDE_RESNET_PUBLISHED_GLOBAL_BATCH, "blocks"
-    )
+    return Published(devices, num_microbatches, blocks, meshes, batch, "blocks")
 
 
 PUBLISHED = {
@@ -122,6 +126,10 @@ PUBLISHED = {
     "gpt_39b": Published(64, 1024, (3,) * 16, ((4,),) * 16),
     "wide_resnet_6_8b": _images(32, 32, (5, 4, 4, 3), *((8,),) * 4),
     "moe_70b": Published(64, 64, (4,) * 8, ((8,),) * 8),
+    # The other network of that name, of 50 layers, was measured, but its stages are not published.
+    "wide_resnet_13b_depth_101": _images(
+        64, 38, (4, 4, 4, 4, 4, 4, 5, 4), *((8,),) * 8, batch=1520
+    ),
 }
 
 
@@ -141,14 +149,20 @@ def priced(
     return plan_options(graph, options, published.cluster, request).plan
 
 
+def cpu_seconds() -> float:
+    """Of this process and of the children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
 @contextmanager
 def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     """Notes the CPU seconds of a phase, of its last run."""
-    started = time.process_time()
+    started = cpu_seconds()
     try:
         yield
     finally:
-        seconds[phase] = round(time.process_time() - started, 2)
+        seconds[phase] = round(cpu_seconds() - started, 2)
 
 
 def described(plan: PipelinePlan) -> dict[str, object]:
@@ -243,17 +257,52 @@ def row_of(name: str, time_limit_s: float, ignore_memory: bool) -> dict[str, obj
     }
 
 
+def summary(row: dict[str, Any]) -> str:
+    """A row as a line of the table in docs/concepts/oracles.md."""
+    limit = row["memory_limit_gib"]
+    ratios = [row["ratios"].get(which) for which in ("published_recomputed", "published")]
+    devices = [stage["ranks"][1] - stage["ranks"][0] for stage in row["found"]["stages"]]
+    columns = [
+        row["case"],
+        row["devices"],
+        "none" if limit is None else f"{limit:g}",
+        *("-" if ratio is None else f"{ratio:.4f}" for ratio in ratios),
+        " + ".join(str(count) for count in devices),
+    ]
+    return "| " + " | ".join(str(column) for column in columns) + " |"
+
+
+def provenance(name: str, args: argparse.Namespace) -> dict[str, object]:
+    """How a row came about."""
+    flags = f" --time-limit {args.time_limit:g}" + " --ignore-memory" * args.ignore_memory
+    return {
+        "command": f"python benchmarks/pipelines.py --case {name}{flags}",
+        "versions": {
+            "shardwright": sw.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": args.machine,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--case", action="append", choices=PUBLISHED, help="repeatable")
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds per search")
     parser.add_argument("--ignore-memory", action="store_true", help="no limit of memory")
     parser.add_argument("--out", type=Path, help="JSON that the rows are added to, by case")
+    parser.add_argument("--table", action="store_true", help="print the known rows, measure none")
     parser.add_argument("--machine", default="2 shared x86-64 cores", help="noted in the JSON")
     args = parser.parse_args()
 
+    if args.table:
+        for row in json.loads((args.out or RESULTS).read_text())["rows"]:
+            print(summary(row))
+        return
     for name in args.case or PUBLISHED:
         row = row_of(name, args.time_limit, args.ignore_memory)
+        row |= provenance(name, args)
         print(json.dumps(row), flush=True)
         if args.out is None:
             continue
@@ -261,17 +310,8 @@ def main() -> None:
         kept = {(r["case"], r["memory_limit_gib"] is None): r for r in rows}
         kept[name, row["memory_limit_gib"] is None] = row
         order = list(PUBLISHED)
-        record = {
-            "command": "python benchmarks/pipelines.py --out benchmarks/results/pipelines.json",
-            "versions": {
-                "shardwright": sw.__version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
-            "machine": args.machine,
-            "rows": sorted(kept.values(), key=lambda r: order.index(str(r["case"]))),
-        }
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        rows = sorted(kept.values(), key=lambda r: order.index(str(r["case"])))
+        args.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

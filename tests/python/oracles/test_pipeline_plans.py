@@ -2,13 +2,16 @@
 
 Sources: Alpa (OSDI 2022), tables 5 to 7, and the plans of its artifact, for the stages that are
 priced (benchmarks/pipelines.py has them); reference tables, section 3.4, for Wide-ResNet on eight
-devices. docs/concepts/oracles.md says where and why ours differ.
+devices; their plans of 32 devices. docs/concepts/oracles.md says where and why ours differ.
+
+All of it, slow tests too: pytest tests/python/oracles/test_pipeline_plans.py
 """
 
+import json
 from functools import cache
 
 import pytest
-from benchmarks.pipelines import PUBLISHED, captured, priced
+from benchmarks.pipelines import PUBLISHED, RESULTS, captured, priced, summary
 
 import shardwright as sw
 from shardwright.capture import StepGraph
@@ -33,7 +36,7 @@ def found(name: str, limit: int = NO_LIMIT, num_stages: int | str = "auto") -> P
         cluster=PUBLISHED[name].cluster,
         num_stages=num_stages,
         memory_limit=limit,
-        time_limit_s=240,  # for all searches, also on busy machines
+        time_limit_s=600,  # for all searches, also on busy machines
     )
     assert isinstance(plan, PipelinePlan)
     return plan
@@ -62,8 +65,8 @@ def is_sharded(stage: PipelineStage, suffix: str) -> bool:
         "wide_resnet_500m",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("gpt_350m", "gpt_760m", "gpt_2_6b", "moe_380m", "moe_1_3b", "moe_2_4b",
-                         "wide_resnet_250m", "wide_resnet_1b", "wide_resnet_2b")
+            for name in PUBLISHED
+            if name not in ("gpt_1_3b", "moe_690m", "wide_resnet_500m")
         ),
     ],
 )  # fmt: skip
@@ -74,6 +77,18 @@ def test_no_published_pipeline_is_faster(name: str) -> None:
         list(range(s.first_rank, s.first_rank + s.num_devices)) for s in PUBLISHED[name].stages
     ]
     assert found(name).time_us <= published.time_us * (1 + 1e-9)
+
+
+# The comparisons under limits of memory, which take longer: their results are kept.
+def test_no_published_pipeline_was_faster_within_the_memory() -> None:
+    rows = {row["case"]: row for row in json.loads(RESULTS.read_text())["rows"]}
+    page = (RESULTS.parents[2] / "docs/concepts/oracles.md").read_text()
+    assert list(rows) == list(PUBLISHED)
+    for row in rows.values():
+        assert row["ratios"]
+        assert max(row["ratios"].values()) <= 1
+        assert {"command", "versions", "machine"} <= row.keys()
+        assert summary(row) in page
 
 
 # Published: 8 + 8 blocks on 4 + 4 devices, the first data parallel, the second with its weights
@@ -97,6 +112,28 @@ def test_wide_resnet_on_eight_devices_is_cut_as_published(limit: int, recomputed
     assert is_sharded(last, "conv2.weight") or is_sharded(last, "conv3.weight")
     assert plan.peak_memory_bytes <= limit
     assert (first.recomputed, last.recomputed) == (recomputed, False)
+
+
+# Published: 5, 4, 4 and 3 blocks on a host each. 241, 878, 1,389 and 4,207 M parameters with gradient
+# and momentum in float32 are 2.7, 9.8, 15.5 and 47.0 GiB: the first stage can hold its weights
+# whole, the last has to divide them. The first has nearly twice the work of the last (1.41 and
+# 0.81 s); asked for four stages, ours even that out on 16, 4, 8 and 4 devices. What the stages do
+# with their devices is as published.
+@pytest.mark.slow
+def test_wide_resnet_on_32_devices_splits_batch_first_and_channels_last() -> None:
+    name, limit = "wide_resnet_6_8b", 32 * GIB
+    request = SearchRequest(memory_limit_bytes=limit)
+    published = priced(graph(name), PUBLISHED[name], request)
+    ours = found(name, limit, num_stages=4)
+    assert len(ours.stages) == 4
+    assert sum(len(stage.ranks) for stage in ours.stages) == 32
+    assert ours.time_us < published.time_us
+    for plan in (published, ours):
+        first, last = plan.stages[0], plan.stages[-1]
+        assert first.plan.inputs["images"].text in ("S0 R R R", "S01 R R R")
+        assert not is_sharded(first, "conv2.weight")
+        assert is_sharded(last, "conv2.weight")
+        assert plan.peak_memory_bytes <= limit
 
 
 # The layers of a GPT are alike: devices follow the work. Published: 2 + 2 + 4 of 8 devices for
