@@ -114,11 +114,11 @@ def test_wide_resnet_on_eight_devices_is_cut_as_published(limit: int, recomputed
     assert (first.recomputed, last.recomputed) == (recomputed, False)
 
 
-# Published: 5, 4, 4 and 3 blocks on a host each. 241, 878, 1,389 and 4,207 M parameters with gradient
-# and momentum in float32 are 2.7, 9.8, 15.5 and 47.0 GiB: the first stage can hold its weights
-# whole, the last has to divide them. The first has nearly twice the work of the last (1.41 and
-# 0.81 s); asked for four stages, ours even that out on 16, 4, 8 and 4 devices. What the stages do
-# with their devices is as published.
+# Published: 5, 4, 4 and 3 blocks on a host each. 241, 878, 1,389 and 4,207 M parameters with
+# gradient and momentum in float32 are 2.7, 9.8, 15.5 and 47.0 GiB: the first stage can hold its
+# weights whole, the last has to divide them. The first has nearly twice the work of the last (1.41
+# and 0.81 s); asked for four stages, ours even that out on 16, 4, 8 and 4 devices. What the stages
+# do with their devices is as published.
 @pytest.mark.slow
 def test_wide_resnet_on_32_devices_splits_batch_first_and_channels_last() -> None:
     name, limit = "wide_resnet_6_8b", 32 * GIB
