@@ -29,6 +29,7 @@ struct PortElimination::Candidate {
     PresolveOptions options;
     options.kept_nodes = kept_nodes;
     presolve(reduction, layout, options);
+    reduction.pool().forgetSwapCosts();
     if (reduction.infeasible()) {
       return;
     }

@@ -1,6 +1,7 @@
 #include "intraop/elimination.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "intraop/elimination_run.h"
@@ -10,8 +11,120 @@ namespace shardwright {
 namespace {
 
 constexpr size_t kWorkBetweenChecks = 20'000'000;
+// Rows of more entries are not joined: one of every factor should stay in the first cache.
+constexpr size_t kLongestRow = 1024;
 
 }  // namespace
+
+// The entries over a scope row by row, and where each factor's row begins. Neighbouring dims that
+// every factor walks through in one stride are one.
+class Elimination::Run::RowWalk {
+ public:
+  RowWalk(const std::vector<size_t>& sizes, const std::vector<Factor>& factors)
+      : strides_(factors.size()), offsets_(factors.size(), 0) {
+    for (size_t i = sizes.size(); i-- > 0;) {
+      const bool is_joined = !sizes_.empty() && sizes_.back() * sizes[i] <= kLongestRow &&
+                             std::ranges::all_of(factors, [&](const Factor& factor) {
+                               const auto f = static_cast<size_t>(&factor - factors.data());
+                               return factor.scope_strides[i] == strides_[f].back() * sizes_.back();
+                             });
+      if (is_joined) {
+        sizes_.back() *= sizes[i];
+        continue;
+      }
+      sizes_.push_back(sizes[i]);
+      for (size_t f = 0; f < factors.size(); ++f) {
+        strides_[f].push_back(factors[f].scope_strides[i]);
+      }
+    }
+    digits_.assign(sizes_.size(), 0);
+  }
+
+  size_t rowLength() const { return sizes_.empty() ? 1 : sizes_.front(); }
+  bool isAlongRow(size_t f) const { return !sizes_.empty() && strides_[f].front() != 0; }
+  size_t offset(size_t f) const { return offsets_[f]; }
+  void next() {
+    for (size_t d = 1; d < sizes_.size(); ++d) {
+      const bool is_last = ++digits_[d] == sizes_[d];
+      for (size_t f = 0; f < offsets_.size(); ++f) {
+        offsets_[f] += strides_[f][d];
+        if (is_last) offsets_[f] -= strides_[f][d] * sizes_[d];
+      }
+      if (!is_last) return;
+      digits_[d] = 0;
+    }
+  }
+
+ private:
+  std::vector<size_t> sizes_;                 // fastest first
+  std::vector<std::vector<size_t>> strides_;  // by factor
+  std::vector<size_t> digits_;
+  std::vector<size_t> offsets_;  // by factor
+};
+
+// What a step's variable costs before a row's own entries come on top: its unary costs and the
+// factors that are constant along rows. Only values with a finite sum are listed.
+class Elimination::Run::BaseCosts {
+ public:
+  BaseCosts(const std::vector<double>& unary, const std::vector<Factor>& factors,
+            const std::vector<size_t>& across)
+      : factors_(across),
+        offsets_(across.size(), 0),
+        sum_(unary),
+        costs_(unary.size()),
+        values_(unary.size()) {
+    for (const size_t f : across) {
+      const size_t stride = factors[f].own_stride;
+      std::vector<double>& table = tables_.emplace_back(unary.size() * stride);
+      for (size_t a = 0; a < unary.size(); ++a) {
+        const double* from = factors[f].costs + a * stride;
+        double* to = table.data() + a;
+        const double own = tables_.size() == 1 ? unary[a] : 0.0;
+        for (size_t at = 0; at < stride; ++at) to[at * unary.size()] = own + from[at];
+      }
+    }
+  }
+
+  void moveTo(const RowWalk& walk) {
+    bool is_here = count_ > 0;
+    for (size_t i = 0; i < factors_.size(); ++i) {
+      is_here = is_here && offsets_[i] == walk.offset(factors_[i]);
+      offsets_[i] = walk.offset(factors_[i]);
+    }
+    if (is_here) return;
+    const size_t n = sum_.size();
+    const double* sum = sum_.data();
+    if (!tables_.empty()) sum = tables_[0].data() + offsets_[0] * n;
+    if (tables_.size() > 1) {
+      std::copy(sum, sum + n, sum_.begin());
+      for (size_t i = 1; i < tables_.size(); ++i) {
+        min_plus::add(sum_.data(), tables_[i].data() + offsets_[i] * n, n);
+      }
+      sum = sum_.data();
+    }
+    // Without branches: which sums are finite cannot be foreseen.
+    double* costs = costs_.data();
+    size_t* values = values_.data();
+    count_ = 0;
+    for (size_t a = 0; a < n; ++a) {
+      costs[count_] = sum[a];
+      values[count_] = a;
+      count_ += static_cast<size_t>(sum[a] != kInfinity);
+    }
+  }
+  std::span<const double> costs() const { return {costs_.data(), count_}; }
+  std::span<const size_t> values() const { return {values_.data(), count_}; }
+
+ private:
+  const std::vector<size_t>& factors_;
+  // By factor: its offset slowest, then the value; the first has the unary costs, too.
+  std::vector<std::vector<double>> tables_;
+  std::vector<size_t> offsets_;  // by factor, of the sums at hand
+  std::vector<double> sum_;
+  std::vector<double> costs_;
+  std::vector<size_t> values_;
+  size_t count_ = 0;
+};
 
 bool Elimination::Run::forward() {
   total_ = plan_.problem_.offset();
@@ -187,51 +300,39 @@ std::optional<std::vector<double>> Elimination::Run::eliminate(size_t s) const {
   const Step& step = plan_.steps_[s];
   const std::vector<Factor> factors = factorsOf(s);
   const std::vector<double>& unary = unaryOf(step);
-  const size_t depth = step.scope.size();
-  if (depth == 0) {
-    double least = kInfinity;
-    for (size_t a = 0; a < unary.size(); ++a) {
-      double cost = unary[a];
-      for (const Factor& factor : factors) cost += factor.costs[a * factor.own_stride];
-      least = std::min(least, cost);
-    }
-    return std::vector<double>{least};
-  }
-  const size_t row_length = numValues(step.scope.back());
+  std::vector<size_t> sizes;
+  for (const int32_t v : step.scope) sizes.push_back(numValues(v));
+  RowWalk walk(sizes, factors);
+  const size_t row_length = walk.rowLength();
   std::vector<double> out(static_cast<size_t>(step.num_entries), kInfinity);
-  std::vector<const Factor*> along_row;
-  std::vector<const Factor*> across;
-  for (const Factor& factor : factors) {
-    (factor.scope_strides.back() ? along_row : across).push_back(&factor);
-  }
-  std::vector<size_t> digits(depth, 0);
-  std::vector<size_t> row_offset(along_row.size());
-  std::vector<size_t> across_offset(across.size());
+  std::vector<size_t> along_row;
+  std::vector<size_t> across;
+  for (size_t f = 0; f < factors.size(); ++f)
+    (walk.isAlongRow(f) ? along_row : across).push_back(f);
+  BaseCosts base(unary, factors, across);
   std::vector<double> sum(row_length);
   size_t work_since_check = 0;
   for (size_t start = 0; start < out.size(); start += row_length) {
-    for (size_t f = 0; f < along_row.size(); ++f) row_offset[f] = offsetOf(*along_row[f], digits);
-    for (size_t f = 0; f < across.size(); ++f) across_offset[f] = offsetOf(*across[f], digits);
+    base.moveTo(walk);
+    const auto rows = [&](size_t i) {
+      return factors[along_row[i]].costs + walk.offset(along_row[i]);
+    };
+    const auto stride = [&](size_t i) { return factors[along_row[i]].own_stride; };
     double* out_row = out.data() + start;
-    for (size_t a = 0; a < unary.size(); ++a) {
-      double base = unary[a];
-      for (size_t f = 0; f < across.size(); ++f) {
-        base += across[f]->costs[across_offset[f] + a * across[f]->own_stride];
-      }
-      if (base == kInfinity) continue;
-      const auto row = [&](size_t f) {
-        return along_row[f]->costs + row_offset[f] + a * along_row[f]->own_stride;
-      };
-      if (along_row.size() == 1) {
-        min_plus::relax(out_row, base, row(0), row_length);
-      } else if (along_row.size() == 2) {
-        min_plus::relaxSum(out_row, base, row(0), row(1), row_length);
-      } else {
-        min_plus::assign(sum.data(), base, row(0), row_length);
-        for (size_t f = 1; f + 1 < along_row.size(); ++f) {
-          min_plus::add(sum.data(), row(f), row_length);
-        }
-        min_plus::relaxSum(out_row, 0.0, sum.data(), row(along_row.size() - 1), row_length);
+    if (along_row.empty()) {
+      for (const double cost : base.costs()) *out_row = std::min(*out_row, cost);
+    } else if (along_row.size() == 1) {
+      min_plus::relaxAll(out_row, row_length, base.costs(), base.values(), rows(0), stride(0));
+    } else if (along_row.size() == 2) {
+      min_plus::relaxSumAll(out_row, row_length, base.costs(), base.values(), rows(0), stride(0),
+                            rows(1), stride(1));
+    } else {
+      const size_t last = along_row.size() - 1;
+      for (size_t i = 0; i < base.costs().size(); ++i) {
+        const auto row = [&](size_t k) { return rows(k) + base.values()[i] * stride(k); };
+        min_plus::assign(sum.data(), base.costs()[i], row(0), row_length);
+        for (size_t k = 1; k < last; ++k) min_plus::add(sum.data(), row(k), row_length);
+        min_plus::relaxSum(out_row, 0.0, sum.data(), row(last), row_length);
       }
     }
     work_since_check += row_length * unary.size();
@@ -239,7 +340,7 @@ std::optional<std::vector<double>> Elimination::Run::eliminate(size_t s) const {
       work_since_check = 0;
       if (stop_ && stop_()) return std::nullopt;
     }
-    advance(step, digits);
+    walk.next();
   }
   return out;
 }

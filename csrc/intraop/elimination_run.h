@@ -44,6 +44,8 @@ class Elimination::Run {
   void choose(size_t s, const std::vector<Factor>& factors, std::vector<int32_t>& labels) const;
 
  private:
+  class RowWalk;
+  class BaseCosts;
   // Costs over a step's scope, first variable slowest; the least entry is 0 (or all are infinite).
   struct Message {
     std::vector<double> costs;

@@ -12,6 +12,10 @@ namespace shardwright::min_plus {
 #define SHARDWRIGHT_VECTORISED
 #endif
 
+// Entries of a row that stay in registers while all base costs go by; longer rows are read along.
+static constexpr size_t kBlock = 4;
+static constexpr size_t kLongRow = 64;
+
 SHARDWRIGHT_VECTORISED void relax(double* out, double base, const double* p, size_t n) {
   for (size_t b = 0; b < n; ++b) {
     const double cost = base + p[b];
@@ -32,6 +36,72 @@ SHARDWRIGHT_VECTORISED void relaxDifference(double* out, const double* p, const 
   for (size_t b = 0; b < n; ++b) {
     const double cost = p[b] - q[b];
     out[b] = cost < out[b] ? cost : out[b];
+  }
+}
+
+SHARDWRIGHT_VECTORISED void raiseByDifference(double* out, const double* p, double base, size_t n) {
+  for (size_t b = 0; b < n; ++b) {
+    const double difference = p[b] - base;
+    out[b] = difference > out[b] ? difference : out[b];
+  }
+}
+
+SHARDWRIGHT_VECTORISED void relaxAll(double* out, size_t n, std::span<const double> base,
+                                     std::span<const size_t> at, const double* p, size_t stride) {
+  size_t b = 0;
+  if (n < kLongRow) {
+    for (; b + kBlock <= n; b += kBlock) {
+      double least[kBlock];
+      for (size_t k = 0; k < kBlock; ++k) least[k] = out[b + k];
+      for (size_t i = 0; i < base.size(); ++i) {
+        const double first = base[i];
+        const double* row = p + at[i] * stride + b;
+        for (size_t k = 0; k < kBlock; ++k) {
+          const double cost = first + row[k];
+          least[k] = cost < least[k] ? cost : least[k];
+        }
+      }
+      for (size_t k = 0; k < kBlock; ++k) out[b + k] = least[k];
+    }
+  }
+  for (size_t i = 0; i < base.size(); ++i) {
+    const double first = base[i];
+    const double* row = p + at[i] * stride;
+    for (size_t k = b; k < n; ++k) {
+      const double cost = first + row[k];
+      out[k] = cost < out[k] ? cost : out[k];
+    }
+  }
+}
+
+SHARDWRIGHT_VECTORISED void relaxSumAll(double* out, size_t n, std::span<const double> base,
+                                        std::span<const size_t> at, const double* p,
+                                        size_t p_stride, const double* q, size_t q_stride) {
+  size_t b = 0;
+  if (n < kLongRow) {
+    for (; b + kBlock <= n; b += kBlock) {
+      double least[kBlock];
+      for (size_t k = 0; k < kBlock; ++k) least[k] = out[b + k];
+      for (size_t i = 0; i < base.size(); ++i) {
+        const double first = base[i];
+        const double* p_row = p + at[i] * p_stride + b;
+        const double* q_row = q + at[i] * q_stride + b;
+        for (size_t k = 0; k < kBlock; ++k) {
+          const double cost = first + p_row[k] + q_row[k];
+          least[k] = cost < least[k] ? cost : least[k];
+        }
+      }
+      for (size_t k = 0; k < kBlock; ++k) out[b + k] = least[k];
+    }
+  }
+  for (size_t i = 0; i < base.size(); ++i) {
+    const double first = base[i];
+    const double* p_row = p + at[i] * p_stride;
+    const double* q_row = q + at[i] * q_stride;
+    for (size_t k = b; k < n; ++k) {
+      const double cost = first + p_row[k] + q_row[k];
+      out[k] = cost < out[k] ? cost : out[k];
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 namespace shardwright::min_plus {
 
@@ -11,6 +12,14 @@ void relax(double* out, double base, const double* p, size_t n);
 void relaxSum(double* out, double base, const double* p, const double* q, size_t n);
 // out[b] = min(out[b], p[b] - q[b]); infinity - infinity leaves out as it is.
 void relaxDifference(double* out, const double* p, const double* q, size_t n);
+// out[b] = max(out[b], p[b] - base), base finite.
+void raiseByDifference(double* out, const double* p, double base, size_t n);
+// out[b] = min(out[b], base[i] + p[at[i] * stride + b]) over all i.
+void relaxAll(double* out, size_t n, std::span<const double> base, std::span<const size_t> at,
+              const double* p, size_t stride);
+// out[b] = min(out[b], base[i] + p[at[i] * p_stride + b] + q[at[i] * q_stride + b]) over all i.
+void relaxSumAll(double* out, size_t n, std::span<const double> base, std::span<const size_t> at,
+                 const double* p, size_t p_stride, const double* q, size_t q_stride);
 // sum[b] = base + p[b].
 void assign(double* sum, double base, const double* p, size_t n);
 // sum[b] += p[b].

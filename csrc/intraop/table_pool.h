@@ -63,6 +63,9 @@ class TablePool {
   // t[b, c] - t[a, c] where t[a, c] is finite (-inf when there is none). Row-major [a, b].
   const std::vector<double>& rowSwapCosts(TableRef ref);
 
+  // Forgets all swap costs, which copies of the pool would carry along.
+  void forgetSwapCosts();
+
   size_t numTables() const { return tables_.size(); }
   // Bytes held by tables.
   size_t bytes() const { return bytes_; }
