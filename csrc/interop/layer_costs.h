@@ -18,6 +18,8 @@ namespace shardwright {
 struct MemoryPrice {
   double fixed_us_per_byte = 0;  // see LayerCost
   double saved_us_per_byte = 0;
+
+  auto operator<=>(const MemoryPrice&) const = default;
 };
 
 struct LayerCostOptions {

@@ -167,9 +167,7 @@ class PipelineSearch {
 
   // The least time of the whole step on one device, shared out to all.
   double idealStepUs() const {
-    const Cluster one = partOf(cluster_, {1, 1});
-    const std::vector<LayerTable> tables =
-        plain_costs_->tables(DeviceMesh({1}, one), one, {MemoryPrice{}});
+    const std::vector<LayerTable> tables = tablesOf({1, 1}, {1}, false, {MemoryPrice{}});
     if (tables.empty()) return 0;  // stopped: so are the tables that this is for
     double sum = 0;
     for (const Layer& layer : layers_.plain.layers) {
@@ -226,12 +224,22 @@ class PipelineSearch {
     return meshes;
   }
 
+  std::vector<LayerTable> tablesOf(const SubmeshShape& submesh, const std::vector<int>& mesh_shape,
+                                   bool recomputed, const std::vector<MemoryPrice>& prices) const {
+    const auto make = [&] {
+      const Cluster part = partOf(cluster_, submesh);
+      const LayerCosts& costs = recomputed ? *recomputed_costs_ : *plain_costs_;
+      return costs.tables(DeviceMesh(mesh_shape, part), part, prices);
+    };
+    const bool is_kept = options_.priced && !recomputed;
+    return is_kept ? options_.priced->tables(submesh, mesh_shape, prices, make) : make();
+  }
+
   // Tables by class of one variant become tables by class of both.
   void fillTables(StageMesh& mesh, const std::vector<MemoryPrice>& memory_prices) const {
-    const Cluster part = partOf(cluster_, submeshes_[static_cast<std::size_t>(mesh.submesh)]);
-    const LayerCosts& costs = mesh.recomputed ? *recomputed_costs_ : *plain_costs_;
     const std::vector<LayerTable> tables =
-        costs.tables(DeviceMesh(mesh.mesh_shape, part), part, memory_prices);
+        tablesOf(submeshes_[static_cast<std::size_t>(mesh.submesh)], mesh.mesh_shape,
+                 mesh.recomputed, memory_prices);
     if (tables.empty()) return;  // stopped
     for (const auto& [plain, again] : layers_.classes) {
       mesh.tables.push_back(tables[static_cast<std::size_t>(mesh.recomputed ? again : plain)]);

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "graph/graph.h"
+#include "interop/priced_layers.h"
 #include "interop/schedule.h"
 #include "interop/stage_dp.h"
 #include "mesh/cluster.h"
@@ -45,6 +47,9 @@ struct PipelineOptions {
   bool says_what_would_do = true;
   // For all of it, layers and stages.
   double time_limit_s = 60;
+  // Filled with the tables of the plain step's layers, and read: a second search of the same step
+  // does not price them again. See PricedLayers for what must be the same; null: kept by nobody.
+  std::shared_ptr<PricedLayers> priced;
   // Asked now and then by the calling thread; true ends the search as the time limit does.
   std::function<bool()> is_interrupted;
 };

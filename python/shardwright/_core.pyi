@@ -842,6 +842,8 @@ def search_stages(
 
 # --- pipeline: see shardwright.pipeline.search ---
 
+class PricedLayers: ...
+
 def search_pipeline(
     graph: Graph,
     layers: Sequence[int],
@@ -859,6 +861,7 @@ def search_pipeline(
     shard_all_products: bool = False,
     says_what_would_do: bool = True,
     time_limit_s: float = 60.0,
+    priced: PricedLayers | None = None,
 ) -> dict[str, Any]: ...
 
 # --- solve: see shardwright.solve ---

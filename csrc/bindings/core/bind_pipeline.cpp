@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -59,7 +60,8 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
                           std::optional<int> num_stages,
                           std::optional<std::int64_t> memory_limit_bytes,
                           const std::vector<std::pair<int, int>>& submeshes, int max_specs,
-                          bool shard_all_products, bool says_what_would_do, double time_limit_s) {
+                          bool shard_all_products, bool says_what_would_do, double time_limit_s,
+                          std::shared_ptr<PricedLayers> priced) {
   PipelineOptions options;
   options.num_microbatches = num_microbatches;
   options.schedule = parseScheduleKind(schedule);
@@ -70,6 +72,7 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
   options.shard_all_products = shard_all_products;
   options.says_what_would_do = says_what_would_do;
   options.time_limit_s = time_limit_s;
+  options.priced = std::move(priced);
   InterruptWatch watch;
   options.is_interrupted = [&watch] { return watch(); };
   const LayeredGraph step{&graph, std::move(layers)};
@@ -90,6 +93,9 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
 }  // namespace
 
 void bindPipeline(py::module_& module) {
+  py::class_<PricedLayers, std::shared_ptr<PricedLayers>>(
+      module, "PricedLayers", "What searches have priced of one step's layers, for later ones.")
+      .def(py::init<>());
   module.def("search_pipeline", &searchFromPython, py::arg("graph"), py::arg("layers"),
              py::kw_only(), py::arg("recomputed") = py::none(),
              py::arg("recomputed_layers") = std::vector<int>{}, py::arg("registry"),
@@ -97,7 +103,7 @@ void bindPipeline(py::module_& module) {
              py::arg("num_stages") = py::none(), py::arg("memory_limit_bytes") = py::none(),
              py::arg("submeshes") = std::vector<std::pair<int, int>>{}, py::arg("max_specs") = 4,
              py::arg("shard_all_products") = false, py::arg("says_what_would_do") = true,
-             py::arg("time_limit_s") = 60.0,
+             py::arg("time_limit_s") = 60.0, py::arg("priced") = py::none(),
              "Stages of least time for a step whose nodes have layers (-1: every layer).");
 }
 

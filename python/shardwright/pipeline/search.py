@@ -82,6 +82,7 @@ def search_stages(
         num_stages=constraints.num_stages,
         memory_limit_bytes=limit,
         shard_all_products=request.shard_all_products,
+        priced=_core.PricedLayers(),
     )
     found: Mapping[str, Any] | None = None
     try:

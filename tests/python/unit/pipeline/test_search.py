@@ -198,6 +198,21 @@ def test_of_the_searches_with_and_without_recomputation_the_better_counts(
     assert claim.out_of_time == (again[2] != "optimal")
 
 
+def test_layers_priced_by_an_earlier_search_give_the_same_stages(graph, monkeypatch):
+    found = _core.search_pipeline
+    calls = []
+
+    def searched(*args, **kwargs):
+        calls.append("recomputed" in kwargs)
+        kept, alone = found(*args, **kwargs), found(*args, **{**kwargs, "priced": None})
+        assert {**kept, "seconds": 0} == {**alone, "seconds": 0}
+        return kept
+
+    monkeypatch.setattr(_core, "search_pipeline", searched)
+    _search(graph, _hosts(2, 1), 2, 350 * 2**20)
+    assert calls == [False, True]
+
+
 @pytest.mark.parametrize("asked", [{"recompute": "full"}, {"forced": {"x": "R R"}}])
 def test_what_the_tables_do_not_know_is_not_claimed(graph, asked):
     cluster, constraints = _hosts(2, 1), StageConstraints(2)
