@@ -1,6 +1,6 @@
 """Types of the compiled planner. Each part is bound by a file of its own in csrc/bindings/core."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 # --- base ---
@@ -360,9 +360,10 @@ class ValueRef:
 class Graph:
     def __init__(
         self,
-        nodes: Sequence[Mapping[str, Any]],
+        nodes: Iterable[Mapping[str, Any]],
         outputs: Sequence[tuple[ValueRef, int | None]],
-    ) -> None: ...
+    ) -> None:
+        """`outputs` is read when `nodes` has ended."""
     def __len__(self) -> int: ...
     def node(self, index: int) -> dict[str, Any]:
         """The entry it was built from: name, op, args, kwargs, outputs, phase, ..."""

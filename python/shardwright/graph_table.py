@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,29 +56,8 @@ def table_from_fx(
         inputs: label of each placeholder; None labels all of them as batch.
         updates: per output the index of the input whose new value it is; None: no output is one.
     """
-    writer = _TableWriter()
-    input_nodes: list[int] = []
-    outputs: list[tuple[_core.ValueRef, int | None]] = []
-    for node in graph_module.graph.nodes:
-        if node.op == "placeholder":
-            spec = None if inputs is None else inputs[len(input_nodes)]
-            input_nodes.append(writer.add_input(node, _label(node, spec)))
-        elif node.op == "get_attr":
-            label = _plain_label("constant", str(node.target))
-            writer.add_input(node, label, _attribute(graph_module, str(node.target)))
-        elif node.op == "call_function":
-            writer.add_call(node)
-        elif node.op == "output":
-            results = node.args[0]
-            for index, result in enumerate(
-                results if isinstance(results, (list, tuple)) else [results]
-            ):
-                if result is None:
-                    continue
-                updated = None if updates is None else updates[index]
-                input_node = None if updated is None else input_nodes[updated]
-                outputs.append((writer.value(result), input_node))
-    return _core.Graph(writer.nodes, outputs)
+    writer = _TableWriter(graph_module, inputs, updates)
+    return _core.Graph(writer.entries(), writer.outputs)
 
 
 def table_nodes(graph_module: fx.GraphModule) -> list[fx.Node]:
@@ -110,67 +91,94 @@ def decode_text(text: str) -> Any:
 
 
 class _TableWriter:
-    """Collects the entries and knows where each fx node went."""
+    """Makes the entries one by one and knows where each fx node went."""
 
-    def __init__(self) -> None:
-        self.nodes: list[dict[str, Any]] = []
+    def __init__(
+        self,
+        graph_module: fx.GraphModule,
+        inputs: Sequence[InputSpec] | None,
+        updates: Sequence[int | None] | None,
+    ) -> None:
+        self.outputs: list[tuple[_core.ValueRef, int | None]] = []  # complete after the entries
+        self._graph_module = graph_module
+        self._inputs = inputs
+        self._updates = updates
         self._refs: dict[fx.Node, _core.ValueRef] = {}
+        self._num_entries = 0
 
-    def value(self, node: fx.Node) -> _core.ValueRef:
-        return self._refs[node]
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """Entry by entry: all of them together would keep the garbage collector busy."""
+        input_nodes: list[int] = []
+        for node in self._graph_module.graph.nodes:
+            if node.op == "placeholder":
+                spec = None if self._inputs is None else self._inputs[len(input_nodes)]
+                input_nodes.append(self._num_entries)
+                yield self._entry(node, "input", [], {}, node.meta["val"], _label(node, spec))
+            elif node.op == "get_attr":
+                name = str(node.target)
+                value = _attribute(self._graph_module, name)
+                yield self._entry(node, "input", [], {}, value, _plain_label("constant", name))
+            elif node.op == "call_function" and node.target is operator.getitem:
+                source, index = node.args
+                assert isinstance(source, fx.Node)
+                assert isinstance(index, int)
+                self._refs[node] = _core.ValueRef(self._refs[source].node, index)
+            elif node.op == "call_function":
+                yield self._call(node)
+            elif node.op == "output":
+                self._add_outputs(node, input_nodes)
 
-    def add_input(
-        self, node: fx.Node, label: dict[str, Any], tensor: torch.Tensor | None = None
-    ) -> int:
-        value = node.meta["val"] if tensor is None else tensor
-        return self._add(node, "input", (), {}, value, label)
+    def _add_outputs(self, node: fx.Node, input_nodes: list[int]) -> None:
+        results = node.args[0]
+        for index, result in enumerate(
+            results if isinstance(results, (list, tuple)) else [results]
+        ):
+            if result is None:
+                continue
+            updated = None if self._updates is None else self._updates[index]
+            self.outputs.append(
+                (self._refs[result], None if updated is None else input_nodes[updated])
+            )
 
-    def add_call(self, node: fx.Node) -> None:
-        if node.target is operator.getitem:
-            source, index = node.args
-            assert isinstance(source, fx.Node)
-            assert isinstance(index, int)
-            self._refs[node] = _core.ValueRef(self._refs[source].node, index)
-            return
+    def _call(self, node: fx.Node) -> dict[str, Any]:
         args, kwargs = _normalized(node)
-        self._add(
+        return self._entry(
             node,
-            str(node.target),
-            tuple(self._argument(node, arg) for arg in args),
+            _op_name(node.target),
+            [self._argument(node, arg) for arg in args],
             {name: self._argument(node, arg) for name, arg in kwargs.items()},
             node.meta["val"],
             None,
         )
 
-    def _add(
+    def _entry(
         self,
         node: fx.Node,
         op: str,
-        args: tuple[Any, ...],
+        args: list[Any],
         kwargs: dict[str, Any],
         value: Any,
         label: dict[str, Any] | None,
-    ) -> int:
+    ) -> dict[str, Any]:
         values = value if isinstance(value, (list, tuple)) else [value]
-        index = len(self.nodes)
-        self.nodes.append(
-            {
-                "name": node.name,
-                "op": op,
-                "args": args,
-                "kwargs": kwargs,
-                "outputs": [_meta(tensor) for tensor in values],
-                "phase": node.meta.get("phase") or "forward",
-                "module_path": node.meta.get("module_path") or "",
-                "source": node.meta.get("source") or "",
-                "forward_index": node.meta.get("forward_index"),
-                "layer_marks": node.meta.get("layer_marks", 0),
-                "is_late": node.meta.get("phase") == "backward" and node.meta.get("round") == 1,
-                "input": label,
-            }
-        )
-        self._refs[node] = _core.ValueRef(index, 0)
-        return index
+        self._refs[node] = _core.ValueRef(self._num_entries, 0)
+        self._num_entries += 1
+        meta = node.meta
+        phase = meta.get("phase") or "forward"
+        return {
+            "name": node.name,
+            "op": op,
+            "args": args,
+            "kwargs": kwargs,
+            "outputs": [_meta(tensor) for tensor in values],
+            "phase": phase,
+            "module_path": meta.get("module_path") or "",
+            "source": meta.get("source") or "",
+            "forward_index": meta.get("forward_index"),
+            "layer_marks": meta.get("layer_marks", 0),
+            "is_late": phase == "backward" and meta.get("round") == 1,
+            "input": label,
+        }
 
     def _argument(self, node: fx.Node, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
@@ -190,23 +198,35 @@ class _TableWriter:
         )
 
 
-def _normalized(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of an ATen call with all positional ones present and in place.
+@functools.cache
+def _op_name(target: Any) -> str:
+    return str(target)
 
-    Ops of our own keep what capture wrote: their shard forms append to it.
+
+@functools.cache
+def _positional(target: Any) -> tuple[tuple[str, bool, Any], ...]:
+    """Name, whether there is a default, and default of what an ATen op takes by position.
+
+    Nothing for other ops: ops of our own keep what capture wrote, for their shard forms append to
+    it.
     """
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace == "shardwright":
+        return ()
+    arguments = itertools.takewhile(lambda a: not a.kwarg_only, target._schema.arguments)
+    return tuple((a.name, a.has_default_value(), a.default_value) for a in arguments)
+
+
+def _normalized(node: fx.Node) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Arguments of an ATen call with all positional ones present and in place."""
+    missing = _positional(node.target)[len(node.args) :]
+    if not missing:
+        return node.args, node.kwargs
     args, kwargs = list(node.args), dict(node.kwargs)
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return args, kwargs
-    if node.target.namespace == "shardwright":
-        return args, kwargs
-    for parameter in node.target._schema.arguments[len(args) :]:
-        if parameter.kwarg_only:
-            break
-        if parameter.name in kwargs:
-            args.append(kwargs.pop(parameter.name))
-        elif parameter.has_default_value():
-            args.append(parameter.default_value)
+    for name, has_default, default in missing:
+        if name in kwargs:
+            args.append(kwargs.pop(name))
+        elif has_default:
+            args.append(default)
         else:
             break
     return args, kwargs
@@ -231,7 +251,12 @@ def _label(node: fx.Node, spec: InputSpec | None) -> dict[str, Any]:
 def _meta(tensor: Any) -> tuple[tuple[int, ...], str]:
     if tensor is None:
         return _NOT_COMPUTED
-    return tuple(int(size) for size in tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    return tuple(tensor.shape), _dtype_name(tensor.dtype)
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _attribute(graph_module: fx.GraphModule, target: str) -> torch.Tensor:

@@ -105,9 +105,9 @@ Node toNode(const py::dict& table) {
   return node;
 }
 
-Graph toGraph(const py::sequence& nodes, const py::sequence& outputs) {
+// The outputs are read when all nodes are: who makes the nodes one by one knows them only then.
+Graph toGraph(const py::iterable& nodes, const py::sequence& outputs) {
   std::vector<Node> table;
-  table.reserve(nodes.size());
   for (const py::handle& node : nodes) {
     table.push_back(toNode(node.cast<py::dict>()));
   }

@@ -22,6 +22,7 @@ from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph, unc
 from shardwright.collector import collector_paused
 from shardwright.errors import ConfigError
 from shardwright.graph_table import decode_text, table_nodes
+from shardwright.pipeline.fx_nodes import copied_node, named_call
 
 _COPY = torch.ops.aten._to_copy.default
 _Value = tuple[str, int]
@@ -125,14 +126,14 @@ def _with_whole(step_graph: StepGraph, values: Sequence[_Value]) -> StepGraph:
     for node in old.nodes:
         if node in needed and node.op == "call_function":
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), wholes.__getitem__)
-            wholes[node] = _named_call(graph, f"{node.name}_whole", node.target, args, kwargs)
+            wholes[node] = named_call(graph, f"{node.name}_whole", node.target, args, kwargs)
             wholes[node].meta = dict(node.meta)
     replaced = {node: wholes[node] for node in wanted}
     for node in old.nodes:
         if node in replaced:
             copies[node] = replaced[node]
         elif node.op == "call_function":
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node] = copied_node(graph, node, copies.__getitem__)
         elif node.op == "output":
             graph.node_copy(node, copies.__getitem__)
     drop_dead(graph)
@@ -151,13 +152,6 @@ def _fx_node(graph: fx.Graph, value: _Value) -> fx.Node:
 def is_item(node: fx.Node) -> bool:
     """Whether it picks one output of an op with several."""
     return node.target is operator.getitem
-
-
-def _named_call(
-    graph: fx.Graph, name: str, target: Any, args: tuple[Any, ...], kwargs: Any = None
-) -> fx.Node:
-    """A call with a name of our choice: nodes of the step keep theirs, whatever is added."""
-    return graph.create_node("call_function", target, args, kwargs, name=name)
 
 
 def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
@@ -261,7 +255,7 @@ class _Writer:
         )
         args += tuple(decoded(a) for a in form.args[len(old.args) :])
         kwargs = {k: self._argument(form.kwargs[k], v, values) for k, v in old.kwargs.items()}
-        new = _named_call(self.graph, old.name, old.target, args, kwargs)
+        new = named_call(self.graph, old.name, old.target, args, kwargs)
         new.meta = {**old.meta}
         if form.once:
             new.meta["phase"] = "update"
@@ -276,7 +270,7 @@ class _Writer:
         ]
         for user in list(old.users):
             output = user.args[1]
-            item = _named_call(self.graph, user.name, operator.getitem, (new, output))
+            item = named_call(self.graph, user.name, operator.getitem, (new, output))
             item.meta = {**user.meta, "phase": new.meta["phase"], "val": new.meta["val"][output]}
             values[name, output] = item
 
@@ -301,14 +295,14 @@ class _Writer:
         phase = node.meta["phase"]
         added = self._cast(node, wide, phase)
         accumulate = torch.ops.shardwright.accumulate.default
-        total = _named_call(self.graph, f"{node.name}_total", accumulate, (added,))
+        total = named_call(self.graph, f"{node.name}_total", accumulate, (added,))
         total.meta = {**added.meta, "phase": "update"}
         self.totals[value] = self._cast(total, dtype, "update")
 
     def _cast(self, node: fx.Node, dtype: torch.dtype, phase: str) -> fx.Node:
         if node.meta["val"].dtype == dtype:
             return node
-        new = _named_call(self.graph, f"{node.name}_cast", _COPY, (node,), {"dtype": dtype})
+        new = named_call(self.graph, f"{node.name}_cast", _COPY, (node,), {"dtype": dtype})
         val = self._empty(tuple(node.meta["val"].shape), dtype)
         new.meta = {**node.meta, "phase": phase, "val": val}
         return new

@@ -18,6 +18,7 @@ from torch import fx
 
 from shardwright.capture.step_graph import StepGraph, uncompiled_module
 from shardwright.errors import ConfigError
+from shardwright.pipeline.fx_nodes import copied_node, named_call
 from shardwright.pipeline.layers import find_layers
 from shardwright.pipeline.microbatches import drop_dead
 
@@ -177,17 +178,18 @@ def _written(
     copies: dict[fx.Node, fx.Node] = {}
     again: dict[int, dict[fx.Node, fx.Node]] = {}
     remaining = dict(clones)
+    place = {node: index for index, node in enumerate(old)}
     for node in old:
         layer = layer_of.get(node, -1) if node.meta.get("phase") == "backward" else -1
         read = ChainMap(again.setdefault(layer, {}), copies)
         part = _part(node, layer)
         if not remaining.get(part, set()).isdisjoint(node.all_input_nodes):
             wanted = remaining.pop(part)
-            made = _cloned(graph, [n for n in old if n in wanted], read)
+            made = _cloned(graph, sorted(wanted, key=place.__getitem__), read)
             for clone in made.values():
                 clone.meta["round"] = part[1]
             again[layer].update(made)
-        copies[node] = graph.node_copy(node, read.__getitem__)
+        copies[node] = copied_node(graph, node, read.__getitem__)
     drop_dead(graph)
     graph.lint()
     return dataclasses.replace(step_graph, graph_module=uncompiled_module(graph))
@@ -200,10 +202,8 @@ def _cloned(
     made: dict[fx.Node, fx.Node] = {}
     read = copies.new_child(made)
     for original in originals:
-        args = fx.map_arg(original.args, read.__getitem__)
-        kwargs = fx.map_arg(original.kwargs, read.__getitem__)
-        name = f"recomputed_{original.name}"
-        clone = graph.create_node("call_function", original.target, args, kwargs, name)
+        args, kwargs = fx.node.map_arg((original.args, original.kwargs), read.__getitem__)
+        clone = named_call(graph, f"recomputed_{original.name}", original.target, args, kwargs)
         clone.meta = {**original.meta, "phase": "backward", "recomputed": True}
         made[original] = clone
     return made
