@@ -29,11 +29,10 @@ from shardwright.planning import (
     mesh_shape,
     parse_bytes,
     plan_graph,
-    search_seconds,
 )
 from shardwright.runtime.groups import check_mesh_size
 from shardwright.runtime.session import Session
-from shardwright.search_budget import SearchBudget
+from shardwright.search_budget import SearchBudget, search_seconds
 
 if TYPE_CHECKING:
     from shardwright.capture import StepGraph
@@ -96,7 +95,7 @@ class ParallelStep:
             _check_given(self._given, num_stages, microbatches)
             microbatches = self._given.num_microbatches
         elif self._given is not None and num_stages == 1:
-            recompute = self._given.recompute
+            self._request = dataclasses.replace(self._request, recompute=self._given.recompute)
             microbatches = microbatches if num_microbatches else self._given.num_microbatches
         elif self._given is not None:
             raise wrong_stages(constraints.num_stages, ["plan, which is of a step without stages"])
@@ -108,12 +107,12 @@ class ParallelStep:
             "forced shardings": str(sorted(self._request.forced.items())),
             "microbatches": str(microbatches),
             "stages": str(constraints),
-            "recompute": recompute,
+            "recompute": self._request.recompute,
         }
         duration = _duration(timeout)
         self._new_session: Callable[[], Session] = functools.partial(
             Session, step, self._make_plan, os.environ, options, duration, microbatches, check,
-            recompute,
+            self._request.recompute,
         )  # fmt: skip
         if num_stages != 1 or isinstance(self._given, PipelinePlan):
             self._new_session = functools.partial(

@@ -16,7 +16,7 @@ from shardwright.errors import ClusterError, ConfigError
 from shardwright.once import once_per_step
 from shardwright.plan import Plan, PlanOrigin, SearchStats, plan_from_core
 from shardwright.progress import Progress
-from shardwright.search_budget import SearchBudget
+from shardwright.search_budget import SearchBudget, search_seconds
 
 if TYPE_CHECKING:
     from shardwright.capture.step_graph import StepGraph
@@ -27,6 +27,8 @@ _UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+# Of a search for which others left no time: it gives what it has at once.
+_LEAST_SECONDS = 1e-3
 
 
 @overload
@@ -264,7 +266,7 @@ def plan_graph(
         forced=dict(origin.forced),
         num_microbatches=step_graph.num_microbatches,
         microbatches_in_flight=request.microbatches_in_flight,
-        time_limit_s=request.time_limit_s,
+        time_limit_s=max(request.time_limit_s, _LEAST_SECONDS),
         relative_gap=request.relative_gap,
         shard_all_products=request.shard_all_products,
         graph_hash=step_graph.hash(),
@@ -415,11 +417,6 @@ def given_cluster(cluster: Cluster | str) -> Cluster:
         values=[f"cluster: {cluster!r}"],
         advice='cluster="p3.16xlarge:8"',
     )
-
-
-def search_seconds(limit: object) -> float:
-    """Seconds of a time limit; ConfigError E520 for what is no number."""
-    return _number("time_limit_s", limit, "a positive number of seconds", "60")
 
 
 def _number(name: str, value: object, what: str, example: str) -> float:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
+
+from shardwright.errors import ConfigError
+
+
+def search_seconds(limit: object) -> float:
+    """A time limit in seconds; ConfigError E520 for what is no positive number."""
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and 0 < limit < math.inf:
+        return float(limit)
+    raise ConfigError(
+        "time_limit_s must be a positive number of seconds.",
+        code="E520",
+        values=[f"time_limit_s: {limit!r}"],
+        advice="time_limit_s=60",
+    )
 
 
 class SearchBudget:

@@ -27,7 +27,7 @@ def search_microbatches(
 
     Few microbatches make bubbles and hold much memory, many make small products: the time falls,
     then rises. Counts are tried from one on until two in a row are slower than the best, or the
-    time is over. A count for which its time was too short is passed over.
+    time is over, or Ctrl-C. A count for which its time was too short is passed over.
 
     Args:
         step_graph: the step as captured.
@@ -38,6 +38,7 @@ def search_microbatches(
     Raises:
         InfeasibleError: of the largest count, when none fits.
         ConfigError: E511 when the time was too short for every count.
+        KeyboardInterrupt: on Ctrl-C before there was any plan.
     """
     best: tuple[float, P] | None = None
     num_slower = 0
@@ -57,11 +58,16 @@ def search_microbatches(
                 raise
             refused = refused or error
             continue
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            break
+        finally:
+            budget.interrupted = own.interrupted
         if best is None or found[0] < best[0]:
             best, num_slower = found, 0
         else:
             num_slower += 1
-        budget.interrupted = own.interrupted
         if num_slower == _PATIENCE or budget.is_spent:
             break
     if best is None:

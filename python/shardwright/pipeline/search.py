@@ -30,6 +30,8 @@ _MOST_LAYERS = 64
 _LEAST_COST_OF_MEMORY = 0.01
 # Relative difference of times that are the same.
 _ROUNDING = 1e-9
+# What is known of a search that Ctrl-C ended before it had any stages.
+_INTERRUPTED = {"stages": (), "lower_bound_us": 0.0, "status": "time_limit", "interrupted": True}
 
 
 def can_search(constraints: StageConstraints, cluster: Cluster) -> bool:
@@ -96,7 +98,12 @@ def search_stages(
     if found is None or (_memory_matters(found, _LEAST_COST_OF_MEMORY) and not own.is_spent):
         recomputed = recompute_layers(step_graph, layers, range(len(layers)))
         graph, layer_of = _layered(recomputed, layers, constraints.schedule)
-        again = search(recomputed=graph, recomputed_layers=layer_of, time_limit_s=own.left_s)
+        try:
+            again = search(recomputed=graph, recomputed_layers=layer_of, time_limit_s=own.left_s)
+        except KeyboardInterrupt:
+            if found is None or not found["stages"]:
+                raise
+            again = _INTERRUPTED
         own.interrupted = again["interrupted"]
         found = again if found is None else _better(found, again)
     elif _memory_matters(found, _ROUNDING):

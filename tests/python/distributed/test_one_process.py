@@ -87,6 +87,18 @@ def test_a_saved_plan_is_used_again(tmp_path, float64):
     assert second.plan == first.plan
 
 
+def test_another_batch_is_planned_with_the_recomputation_of_the_given_plan(float64):
+    step, args = make_step()
+    first = sw.parallelize(recompute="full", num_microbatches="auto")(step)
+    first(*args)
+    assert first.plan.recompute == "full"
+    step, (model, optimizer, *batch) = make_step()
+    second = sw.parallelize(plan=first.plan, num_microbatches="auto")(step)
+    second(model, optimizer, *batch)
+    second(model, optimizer, *(part[:4] for part in batch))
+    assert second.plan.recompute == "full"
+
+
 def test_a_plan_of_another_step_is_refused(tmp_path):
     step, args = zoo.mlp_integer()
     first = sw.parallelize(step)

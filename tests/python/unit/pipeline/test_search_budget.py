@@ -17,7 +17,7 @@ from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.pipeline.options import StageConstraints
 from shardwright.pipeline.search import search_stages
 from shardwright.planning import SearchRequest
-from shardwright.search_budget import SearchBudget
+from shardwright.search_budget import SearchBudget, search_seconds
 
 
 class _Clock:
@@ -235,3 +235,57 @@ def test_ctrl_c_that_leaves_stages_ends_the_searches_that_would_follow(captured,
     assert len(plan.stages) == 2
     assert plan.num_microbatches == 1
     assert len(limits) == 1
+
+
+def test_ctrl_c_in_the_search_that_recomputes_leaves_the_stages_of_the_other(graph, monkeypatch):
+    """Of those that recompute nothing is known: no bound but that of unlimited memory holds."""
+    found = _core.search_pipeline
+
+    def search(*args, **kwargs):
+        if "recomputed" in kwargs:
+            raise KeyboardInterrupt
+        times = {"time_us": 10.0, "lower_bound_us": 10.0, "unlimited_us": 5.0}
+        return {**found(*args, **kwargs), **times}
+
+    monkeypatch.setattr(_core, "search_pipeline", search)
+    budget = SearchBudget(60.0)
+    options = search_stages(graph, _CLUSTER, StageConstraints(2), SearchRequest(2**30), budget)
+    assert len(options.stages) == 2
+    assert budget.interrupted
+    assert (options.claim.model_time_us, options.claim.lower_bound_us) == (10.0, 5.0)
+
+
+def test_ctrl_c_in_a_later_number_of_microbatches_leaves_the_best_so_far(captured):
+    def plan(graph, _budget):
+        if graph.num_microbatches == 2:
+            raise KeyboardInterrupt
+        return 1.0, graph.num_microbatches
+
+    assert search_microbatches(captured, plan, SearchBudget(60.0)) == 1
+
+
+def test_after_ctrl_c_no_number_of_microbatches_is_tried_even_if_nothing_fits(captured):
+    tried = []
+
+    def plan(graph, budget):
+        tried.append(graph.num_microbatches)
+        budget.interrupted = True
+        raise InfeasibleError("too large", code="E206")
+
+    with pytest.raises(InfeasibleError, match="too large"):
+        search_microbatches(captured, plan, SearchBudget(60.0))
+    assert tried == [1]
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_plans_are_made_though_cutting_the_step_took_all_the_time(captured, num_stages):
+    given = {} if num_stages == 1 else {"num_stages": 2, "stage_ranks": (1, 1)}
+    plan = sw.plan(captured, cluster=_CLUSTER, num_microbatches=4, time_limit_s=1e-6, **given)
+    assert plan.num_microbatches == 4
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), "60", True])
+def test_a_time_limit_is_a_positive_number_of_seconds(seconds):
+    with pytest.raises(ConfigError, match="time_limit_s must be a positive number") as raised:
+        search_seconds(seconds)
+    assert raised.value.code == "E520"
