@@ -115,6 +115,19 @@ def test_the_search_counts_what_the_plans_need(monkeypatch, make, schedule, shar
         assert _LEAST * count <= stage.plan.peak_memory_bytes <= _MOST * count
 
 
+@pytest.mark.parametrize("make", [_gpt, _wide_resnet, _unet])
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_on_several_devices_plans_can_be_made_with_what_the_search_counts(
+    monkeypatch, make, schedule
+):
+    """Without a limit plans may take more where that is as fast; the search's bytes are enough."""
+    graph, cluster, constraints = _graph(make), _cluster(2), StageConstraints(2, schedule)
+    options, counted = _searched(monkeypatch, graph, cluster, constraints, None)
+    assert [stage.num_devices for stage in options.stages] == [2, 2]
+    plan = plan_options(graph, options, cluster, SearchRequest(max(counted))).plan
+    assert plan.peak_memory_bytes <= max(counted)
+
+
 # Bytes within which every layer fits, but no stages do.
 _TOO_SMALL = {_gpt: 1500000, _unet: 2500000}
 
