@@ -170,7 +170,12 @@ def _add_stages(parser: argparse.ArgumentParser) -> None:
 
 
 def _count_or_auto(text: str) -> int | Literal["auto"]:
-    return "auto" if text == "auto" else int(text)
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
 def _add_show_parser(commands: Any) -> None:

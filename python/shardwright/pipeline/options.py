@@ -259,11 +259,12 @@ def wanted_microbatches(given: int | str | None, num_stages: int | str) -> int |
 
 
 def wrong_stages(num_stages: int | None, at_fault: Sequence[str]) -> ConfigError:
-    """The error for arguments that do not go together."""
+    """The error for arguments that do not go together; None stages are "auto"."""
+    asked = "auto" if num_stages is None else num_stages
     return ConfigError(
         "the step cannot be cut into stages as asked.",
         code="E528",
-        values=[f"num_stages: {num_stages}, at fault: {name}" for name in at_fault],
+        values=[f"num_stages: {asked}, at fault: {name}" for name in at_fault],
         advice=f"schedule: one of {', '.join(SCHEDULES)}; stage_ranks or stage_meshes with "
         "one entry per stage that has ranks of its own, stage_boundaries with one less than "
         "stages; stages_per_rank that divides them, with interleaved_1f1b; no mesh=",

@@ -125,6 +125,13 @@ def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "plan" in capsys.readouterr().err
 
 
+def test_a_count_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", *TINY, "--cluster", "local-cpu:2", "--num-microbatches", "many"])
+    assert stopped.value.code == 2
+    assert "'many' is neither a number nor auto" in capsys.readouterr().err
+
+
 def test_settings_reach_the_target(capsys: pytest.CaptureFixture[str]) -> None:
     # A batch of 6 cannot be cut in 4: the planner must see the setting.
     for batch_size in (6, 8):

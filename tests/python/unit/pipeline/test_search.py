@@ -161,6 +161,7 @@ def test_what_cannot_be_searched_is_shared_out_evenly(graph):
     with pytest.raises(ConfigError) as raised:
         sw.plan(step, *args, cluster=three, num_stages="auto", num_microbatches=2)
     assert raised.value.code == "E528"
+    assert "num_stages: auto" in str(raised.value)
 
 
 def test_what_recomputation_might_save_is_not_claimed(graph, monkeypatch):
