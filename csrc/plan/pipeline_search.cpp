@@ -106,7 +106,7 @@ class PipelineSearch {
     StageTables tables(
         sequences, boundaryDims(), meshes, submeshes_, boundaryTensors(), cluster_,
         {.num_microbatches = options_.num_microbatches,
-         .memory_limit_bytes = limit_,
+         .memory_limit_bytes = shareOfLimit(),
          .num_prices = numPrices(),
          .max_ports = static_cast<std::size_t>(std::max(1, options_.max_ports)),
          .step_transfers = stepTransfers(),
@@ -161,6 +161,11 @@ class PipelineSearch {
     const double now = seconds();
     answer_.seconds.emplace_back(phase, now - noted_);
     noted_ = now;
+  }
+
+  std::optional<std::int64_t> shareOfLimit() const {
+    if (!limit_) return limit_;
+    return static_cast<std::int64_t>(static_cast<double>(*limit_) * options_.memory_share);
   }
 
   std::size_t numPrices() const { return limit_ ? std::size(kPriceShares) : 1; }

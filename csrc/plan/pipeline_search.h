@@ -34,6 +34,10 @@ struct PipelineOptions {
   std::optional<int> num_stages;
   // Most bytes per device; nullopt: the cluster's memory, and no limit where that is 0.
   std::optional<std::int64_t> memory_limit_bytes;
+  // What stages may hold by the tables, as a share of the limit: above 1 where their own plans,
+  // which trade time for memory more finely, are hoped to fit. Prices of memory do not depend on
+  // it.
+  double memory_share = 1;
   // Shapes of submeshes; empty: those of Alpa, section 5.2 (powers of two of hosts only where all
   // would be more than 8, as in Alpa's published searches).
   std::vector<SubmeshShape> submeshes;

@@ -857,6 +857,7 @@ def search_pipeline(
     schedule: str,
     num_stages: int | None = None,
     memory_limit_bytes: int | None = None,
+    memory_share: float = 1.0,
     submeshes: Sequence[tuple[int, int]] = (),
     max_specs: int = 4,
     shard_all_products: bool = False,

@@ -58,7 +58,7 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
                           std::vector<int> recomputed_layers, const RuleRegistry& registry,
                           const Cluster& cluster, int num_microbatches, const std::string& schedule,
                           std::optional<int> num_stages,
-                          std::optional<std::int64_t> memory_limit_bytes,
+                          std::optional<std::int64_t> memory_limit_bytes, double memory_share,
                           const std::vector<std::pair<int, int>>& submeshes, int max_specs,
                           bool shard_all_products, bool says_what_would_do, double time_limit_s,
                           std::shared_ptr<PricedLayers> priced) {
@@ -67,6 +67,7 @@ py::dict searchFromPython(const Graph& graph, std::vector<int> layers, const Gra
   options.schedule = parseScheduleKind(schedule);
   options.num_stages = num_stages;
   options.memory_limit_bytes = memory_limit_bytes;
+  options.memory_share = memory_share;
   for (const auto& [hosts, devices] : submeshes) options.submeshes.push_back({hosts, devices});
   options.max_specs = max_specs;
   options.shard_all_products = shard_all_products;
@@ -101,6 +102,7 @@ void bindPipeline(py::module_& module) {
              py::arg("recomputed_layers") = std::vector<int>{}, py::arg("registry"),
              py::arg("cluster"), py::arg("num_microbatches"), py::arg("schedule"),
              py::arg("num_stages") = py::none(), py::arg("memory_limit_bytes") = py::none(),
+             py::arg("memory_share") = 1.0,
              py::arg("submeshes") = std::vector<std::pair<int, int>>{}, py::arg("max_specs") = 4,
              py::arg("shard_all_products") = false, py::arg("says_what_would_do") = true,
              py::arg("time_limit_s") = 60.0, py::arg("priced") = py::none(),

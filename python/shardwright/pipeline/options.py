@@ -183,11 +183,13 @@ class PipelineOptions:
         stages: in the order of forward.
         schedule: one of `SCHEDULES`.
         claim: of the search that found them; None without one.
+        is_hopeful: whether the search let them hold more than there is.
     """
 
     stages: tuple[StageOptions, ...]
     schedule: str = "1f1b"
     claim: SearchClaim | None = None
+    is_hopeful: bool = False
 
 
 def even_stages(

@@ -16,7 +16,7 @@ from shardwright.pipeline.options import (
 )
 from shardwright.pipeline.pipeline import Pipeline, build_pipeline
 from shardwright.pipeline.recomputed_stages import with_all_recomputed
-from shardwright.pipeline.search import can_search, search_stages
+from shardwright.pipeline.search import SearchedMemory, can_search, search_stages
 from shardwright.pipeline.stage_plans import StageRequest
 from shardwright.plan import Plan
 from shardwright.planning import SearchRequest, match_forced, plan_graph
@@ -39,7 +39,9 @@ def plan_pipeline(
     """Plans a step in stages.
 
     Stages are searched where nothing but their number is asked for. What the plan of a stage needs
-    may be more than the search knew: then it is made again for less memory.
+    may be less than the search knew, or more: stages that hold a little too much by the search's
+    tables are planned first where that would make the limit harmless, and where plans do not fit
+    stages are searched again for less memory.
 
     Args:
         step_graph: In microbatches already.
@@ -54,20 +56,21 @@ def plan_pipeline(
             E335; InfeasibleError: E205, E206; and what planning a stage raises.
     """
     budget = budget or SearchBudget(request.time_limit_s)
-    limit = request.memory_limit_bytes or cluster.memory_bytes
     refused: InfeasibleError | None = None
-    for share in _SEARCHED_MEMORY:
+    memory = SearchedMemory(hopes=True)
+    shares = list(_SEARCHED_MEMORY)
+    while shares:
         if refused and budget.is_spent:
             break
-        known = dataclasses.replace(
-            request,
-            memory_limit_bytes=int(share * limit) or None,
-            time_limit_s=_SEARCHED_TIME * budget.left_s,
-        )
+        memory = dataclasses.replace(memory, share=shares[0])
+        timed = dataclasses.replace(request, time_limit_s=_SEARCHED_TIME * budget.left_s)
         try:
-            options = choose_stages(step_graph, cluster, constraints, known, budget)
+            options = choose_stages(step_graph, cluster, constraints, timed, budget, memory)
         except (InfeasibleError, ConfigError) as error:
             raise refused or error from None
+        memory = dataclasses.replace(memory, hopes=False)
+        if not options.is_hopeful:
+            shares.pop(0)
         if request.recompute == "full":
             options = with_all_recomputed(step_graph, options)
         try:
@@ -75,7 +78,8 @@ def plan_pipeline(
         except InfeasibleError as error:
             if not can_search(constraints, cluster):
                 raise
-            refused = refused or error
+            if not options.is_hopeful:
+                refused = refused or error
     assert refused is not None
     raise refused
 
@@ -87,6 +91,7 @@ def choose_stages(
     constraints: StageConstraints,
     request: SearchRequest,
     budget: SearchBudget | None = None,
+    memory: SearchedMemory | None = None,
 ) -> PipelineOptions:
     """The stages that a search finds, or as asked for, the rest shared out evenly.
 
@@ -96,7 +101,7 @@ def choose_stages(
         InfeasibleError: E205 when no stages fit.
     """
     if can_search(constraints, cluster):
-        return search_stages(step_graph, cluster, constraints, request, budget)
+        return search_stages(step_graph, cluster, constraints, request, budget, memory)
     if constraints.num_stages is None:
         at_fault = (
             "a schedule or hosts that are not searched"

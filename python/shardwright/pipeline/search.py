@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwright import _core
@@ -28,6 +29,8 @@ from shardwright.search_budget import SearchBudget
 _MOST_LAYERS = 64
 # What the memory limit must cost of the time for recomputation to be looked at.
 _LEAST_COST_OF_MEMORY = 0.01
+# Share of the memory that hopeful stages may hold by the tables.
+_HOPED = 1.1
 # Relative difference of times that are the same.
 _ROUNDING = 1e-9
 # What is known of a search that Ctrl-C ended before it had any stages.
@@ -46,12 +49,28 @@ def can_search(constraints: StageConstraints, cluster: Cluster) -> bool:
     return constraints.is_open and is_known and is_power and not cluster.abstract_axes
 
 
+@dataclass(frozen=True)
+class SearchedMemory:
+    """How searches for the stages of one step see the memory limit.
+
+    Attributes:
+        share: of the limit that stages may hold by the tables.
+        hopes: whether more may be hoped to fit, where that makes all that the limit costs good.
+        priced: the layers' tables, which searches of one step and request share.
+    """
+
+    share: float = 1.0
+    hopes: bool = False
+    priced: _core.PricedLayers = field(default_factory=_core.PricedLayers)
+
+
 def search_stages(
     step_graph: StepGraph,
     cluster: Cluster,
     constraints: StageConstraints,
     request: SearchRequest,
     budget: SearchBudget | None = None,
+    memory: SearchedMemory | None = None,
 ) -> PipelineOptions:
     """The stages of least time in the model of csrc/plan/pipeline_search.h.
 
@@ -63,6 +82,7 @@ def search_stages(
         constraints: Number of stages, and schedule.
         request: Memory and time; the time is for both searches, with recomputation and without.
         budget: Told when Ctrl-C ended the search.
+        memory: What is searched for of the limit; all of it by default.
 
     Raises:
         ConfigError: E527 when the step cannot be cut into so many stages, E511 when time ran out
@@ -72,6 +92,7 @@ def search_stages(
         PlanError: E334 when the step cannot run in stages.
     """
     own = SearchBudget(request.time_limit_s)
+    memory = memory or SearchedMemory()
     layers = layers_for(step_graph, constraints.num_stages or 1, most_layers=_MOST_LAYERS)
     limit = request.memory_limit_bytes or cluster.memory_bytes or None
     search = functools.partial(
@@ -84,22 +105,31 @@ def search_stages(
         num_stages=constraints.num_stages,
         memory_limit_bytes=limit,
         shard_all_products=request.shard_all_products,
-        priced=_core.PricedLayers(),
+        priced=memory.priced,
     )
     found: Mapping[str, Any] | None = None
     try:
         # With recomputation another limit would do.
-        found = search(time_limit_s=own.left_s, says_what_would_do=limit is None)
+        found = search(
+            memory_share=memory.share, time_limit_s=own.left_s, says_what_would_do=limit is None
+        )
     except InfeasibleError:
         if limit is None:
             raise
     own.interrupted = found is not None and found["interrupted"]
+    matters = found is None or _memory_matters(found, _LEAST_COST_OF_MEMORY)
+    hoped = _hoped(search, own) if memory.hopes and matters and not own.is_spent else None
+    if hoped is not None:
+        found, matters = hoped, False
     # Computing forward again costs time: worth a look only where memory does.
-    if found is None or (_memory_matters(found, _LEAST_COST_OF_MEMORY) and not own.is_spent):
+    if found is None or (matters and not own.is_spent):
         recomputed = recompute_layers(step_graph, layers, range(len(layers)))
         graph, layer_of = _layered(recomputed, layers, constraints.schedule)
         try:
-            again = search(recomputed=graph, recomputed_layers=layer_of, time_limit_s=own.left_s)
+            again = search(
+            recomputed=graph, recomputed_layers=layer_of, memory_share=memory.share,
+            time_limit_s=own.left_s,
+        )  # fmt: skip
         except KeyboardInterrupt:
             if found is None or not found["stages"]:
                 raise
@@ -123,7 +153,24 @@ def search_stages(
         tuple(_stage(stage, layers) for stage in found["stages"]),
         constraints.schedule,
         claim if _is_searched_as_asked(request) else None,
+        is_hopeful=hoped is not None,
     )
+
+
+def _hoped(search: Callable[..., Mapping[str, Any]], own: SearchBudget) -> Mapping[str, Any] | None:
+    """Stages that hold a little more than there is, if so much would do.
+
+    The tables know a few ways to hold a layer, the plan of a stage all of them: it may fit, at
+    hardly any cost, where no way of the tables does.
+    """
+    try:
+        found = search(memory_share=_HOPED, time_limit_s=own.left_s, says_what_would_do=False)
+    except InfeasibleError:
+        return None
+    own.interrupted = found["interrupted"]
+    if not found["stages"] or _memory_matters(found, _LEAST_COST_OF_MEMORY):
+        return None
+    return found
 
 
 def _layered(step_graph: StepGraph, layers: Layers, schedule: str) -> tuple[_core.Graph, list[int]]:

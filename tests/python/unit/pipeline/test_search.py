@@ -14,7 +14,7 @@ from shardwright.pipeline import planning
 from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.pipeline.options import PipelineOptions, StageConstraints, even_stages
 from shardwright.pipeline.planning import plan_options
-from shardwright.pipeline.search import can_search, search_stages
+from shardwright.pipeline.search import SearchedMemory, can_search, search_stages
 from shardwright.planning import SearchRequest
 
 
@@ -103,8 +103,9 @@ def test_stages_that_fit_by_recomputing_recompute(graph):
 def test_stages_that_turn_out_too_large_are_searched_again_for_less_memory(graph, monkeypatch):
     given = []
 
-    def search(step_graph, cluster, constraints, request, budget):
-        given.append(request.memory_limit_bytes)
+    def search(step_graph, cluster, constraints, request, budget, memory):
+        assert request.memory_limit_bytes == 2**30
+        given.append((memory.share, memory.hopes))
         return search_stages(step_graph, cluster, constraints, request)
 
     def plan(step_graph, options, cluster, request, budget):
@@ -117,7 +118,35 @@ def test_stages_that_turn_out_too_large_are_searched_again_for_less_memory(graph
     monkeypatch.setattr(planning, "plan_options", plan)
     request = SearchRequest(memory_limit_bytes=2**30)
     planning.plan_pipeline(graph, _hosts(2, 1), StageConstraints(2), request)
-    assert given == [2**30, int(0.95 * 2**30)]
+    assert given == [(1.0, True), (0.95, False)]
+
+
+def test_stages_that_are_hoped_to_fit_are_planned_first(graph, monkeypatch):
+    """What the tables say of a layer's memory is coarse: the plan of the stage decides."""
+    cluster, constraints = _hosts(2, 1), StageConstraints(2)
+    limit = 395 * 2**20
+    by_the_tables = _search(graph, cluster, 2, limit)
+    assert not by_the_tables.is_hopeful
+    hopeful = search_stages(
+        graph, cluster, constraints, SearchRequest(limit), memory=SearchedMemory(hopes=True)
+    )
+    assert hopeful.is_hopeful
+    assert hopeful.claim.model_time_us < by_the_tables.claim.model_time_us
+    planned = planning.plan_pipeline(graph, cluster, constraints, SearchRequest(limit))
+    assert max(plan.peak_memory_bytes for plan in planned.plans) <= limit
+
+    asked = []
+
+    def plan(step_graph, options, cluster, request, budget):
+        asked.append(options.is_hopeful)
+        if options.is_hopeful:
+            raise InfeasibleError("too large", code="E206")
+        return options
+
+    monkeypatch.setattr(planning, "plan_options", plan)
+    found = planning.plan_pipeline(graph, cluster, constraints, SearchRequest(limit))
+    assert asked == [True, False]
+    assert found.stages == by_the_tables.stages
 
 
 def test_a_search_without_time_says_so(graph, monkeypatch):

@@ -103,7 +103,7 @@ def test_searches_for_less_memory_and_plans_share_the_time(graph, monkeypatch, c
     """Each search for stages may take three quarters of what is left of 60 s, plans the rest."""
     given = []
 
-    def search(step_graph, cluster, constraints, request, budget):
+    def search(step_graph, cluster, constraints, request, budget, memory):
         given.append(request.time_limit_s)
         clock.now += 10.0
         return search_stages(step_graph, cluster, constraints, request)
