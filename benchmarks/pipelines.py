@@ -38,7 +38,7 @@ from shardwright.capture.step_graph import StepGraph
 from shardwright.pipeline.microbatches import split_microbatches
 from shardwright.pipeline.options import PipelineOptions, StageConstraints, StageOptions
 from shardwright.pipeline.plan import PipelinePlan
-from shardwright.pipeline.planning import choose_stages, plan_options
+from shardwright.pipeline.planning import plan_options, plan_pipeline
 from shardwright.pipeline.recomputed_stages import with_all_recomputed
 from shardwright.planning import SearchRequest
 
@@ -190,10 +190,8 @@ def searched(
     graph: StepGraph, cluster: sw.Cluster, request: SearchRequest, seconds: dict[str, float]
 ) -> PipelinePlan:
     """The pipeline that the search finds for a step in microbatches."""
-    with timed(seconds, "search"):
-        options = choose_stages(graph, cluster, StageConstraints(None), request)
-    with timed(seconds, "stage_plans"):
-        return plan_options(graph, options, cluster, request).plan
+    with timed(seconds, "plan"):
+        return plan_pipeline(graph, cluster, StageConstraints(None), request).plan
 
 
 def claimed(plan: PipelinePlan) -> dict[str, object]:
