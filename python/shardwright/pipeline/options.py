@@ -184,12 +184,14 @@ class PipelineOptions:
         schedule: one of `SCHEDULES`.
         claim: of the search that found them; None without one.
         is_hopeful: whether the search let them hold more than there is.
+        other: stages that take about as long in the search's model: the plans decide.
     """
 
     stages: tuple[StageOptions, ...]
     schedule: str = "1f1b"
     claim: SearchClaim | None = None
     is_hopeful: bool = False
+    other: PipelineOptions | None = None
 
 
 def even_stages(

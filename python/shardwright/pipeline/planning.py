@@ -71,10 +71,8 @@ def plan_pipeline(
         memory = dataclasses.replace(memory, hopes=False)
         if not options.is_hopeful:
             shares.pop(0)
-        if request.recompute == "full":
-            options = with_all_recomputed(step_graph, options)
         try:
-            return plan_options(step_graph, options, cluster, request, budget)
+            return _plan_either(step_graph, options, cluster, request, budget)
         except InfeasibleError as error:
             if not can_search(constraints, cluster):
                 raise
@@ -82,6 +80,31 @@ def plan_pipeline(
                 refused = refused or error
     assert refused is not None
     raise refused
+
+
+def _plan_either(
+    step_graph: StepGraph,
+    options: PipelineOptions,
+    cluster: Cluster,
+    request: SearchRequest,
+    budget: SearchBudget,
+) -> Pipeline:
+    """The faster of the pipelines that fit, where a search could not decide between two."""
+    refused: InfeasibleError | None = None
+    planned: list[Pipeline] = []
+    for choice in (options, options.other):
+        if choice is None or (planned and budget.is_spent):
+            continue
+        if request.recompute == "full":
+            choice = with_all_recomputed(step_graph, choice)
+        try:
+            planned.append(plan_options(step_graph, choice, cluster, request, budget))
+        except InfeasibleError as error:
+            refused = refused or error
+    if not planned:
+        assert refused is not None
+        raise refused
+    return min(planned, key=lambda pipeline: pipeline.plan.time_us)
 
 
 @collector_paused()

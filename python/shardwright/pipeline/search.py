@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ _MOST_LAYERS = 64
 _LEAST_COST_OF_MEMORY = 0.01
 # Share of the memory that hopeful stages may hold by the tables.
 _HOPED = 1.1
+# Stages that take so much longer in the model may be faster once they are planned.
+_ABOUT_AS_LONG = 0.05
 # Relative difference of times that are the same.
 _ROUNDING = 1e-9
 # What is known of a search that Ctrl-C ended before it had any stages.
@@ -108,6 +111,7 @@ def search_stages(
         priced=memory.priced,
     )
     found: Mapping[str, Any] | None = None
+    other: Mapping[str, Any] | None = None
     try:
         # With recomputation another limit would do.
         found = search(
@@ -127,15 +131,17 @@ def search_stages(
         graph, layer_of = _layered(recomputed, layers, constraints.schedule)
         try:
             again = search(
-            recomputed=graph, recomputed_layers=layer_of, memory_share=memory.share,
-            time_limit_s=own.left_s,
-        )  # fmt: skip
+                recomputed=graph,
+                recomputed_layers=layer_of,
+                memory_share=memory.share,
+                time_limit_s=own.left_s,
+            )
         except KeyboardInterrupt:
             if found is None or not found["stages"]:
                 raise
             again = _INTERRUPTED
         own.interrupted = again["interrupted"]
-        found = again if found is None else _better(found, again)
+        found, other = (again, None) if found is None else _better(found, again)
     elif _memory_matters(found, _ROUNDING):
         # Stages that recompute may do that much better.
         found = {**found, "lower_bound_us": found["unlimited_us"]}
@@ -148,13 +154,20 @@ def search_stages(
         )
     if budget is not None:
         budget.interrupted = own.interrupted
-    claim = SearchClaim(found["time_us"], found["lower_bound_us"], found["status"] != "optimal")
-    return PipelineOptions(
-        tuple(_stage(stage, layers) for stage in found["stages"]),
-        constraints.schedule,
-        claim if _is_searched_as_asked(request) else None,
-        is_hopeful=hoped is not None,
-    )
+
+    def options(answer: Mapping[str, Any]) -> PipelineOptions:
+        claim = SearchClaim(
+            answer["time_us"], answer["lower_bound_us"], answer["status"] != "optimal"
+        )
+        return PipelineOptions(
+            tuple(_stage(stage, layers) for stage in answer["stages"]),
+            constraints.schedule,
+            claim if _is_searched_as_asked(request) else None,
+            is_hopeful=hoped is not None,
+        )
+
+    best = options(found)
+    return best if other is None else dataclasses.replace(best, other=options(other))
 
 
 def _hoped(search: Callable[..., Mapping[str, Any]], own: SearchBudget) -> Mapping[str, Any] | None:
@@ -194,18 +207,24 @@ def _is_searched_as_asked(request: SearchRequest) -> bool:
     return not request.forced and request.recompute == "none"
 
 
-def _better(plain: Mapping[str, Any], again: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of two searches the second of which may recompute.
+def _better(
+    plain: Mapping[str, Any], again: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """Of two searches the second of which may recompute; and the other if it is hardly worse.
 
     It knows more ways, of which no more are kept: it may have lost the better one. No stages are
     below both bounds, or below what any take whose memory is not limited.
     """
-    if again["stages"] and again["time_us"] <= plain["time_us"]:
-        return again
     bound = min(plain["lower_bound_us"], again["lower_bound_us"])
     if not again["stages"]:
         bound = max(bound, plain["unlimited_us"])
-    return {**plain, "lower_bound_us": bound, "status": again["status"]}
+        return {**plain, "lower_bound_us": bound, "status": again["status"]}, None
+    if not plain["stages"]:
+        return again, None
+    plain = {**plain, "lower_bound_us": bound, "status": again["status"]}
+    best, other = (again, plain) if again["time_us"] <= plain["time_us"] else (plain, again)
+    is_worth = other["time_us"] <= (1 + _ABOUT_AS_LONG) * best["time_us"]
+    return best, other if is_worth and other["stages"] != best["stages"] else None
 
 
 def _stage(found: Mapping[str, Any], layers: Layers) -> StageOptions:

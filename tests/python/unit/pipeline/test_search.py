@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -112,7 +113,7 @@ def test_stages_that_turn_out_too_large_are_searched_again_for_less_memory(graph
         assert request.memory_limit_bytes == 2**30
         if len(given) == 1:
             raise InfeasibleError("too large", code="E206")
-        return options
+        return SimpleNamespace(plan=SimpleNamespace(time_us=1.0))
 
     monkeypatch.setattr(planning, "search_stages", search)
     monkeypatch.setattr(planning, "plan_options", plan)
@@ -141,11 +142,12 @@ def test_stages_that_are_hoped_to_fit_are_planned_first(graph, monkeypatch):
         asked.append(options.is_hopeful)
         if options.is_hopeful:
             raise InfeasibleError("too large", code="E206")
-        return options
+        return SimpleNamespace(stages=options.stages, plan=SimpleNamespace(time_us=1.0))
 
     monkeypatch.setattr(planning, "plan_options", plan)
     found = planning.plan_pipeline(graph, cluster, constraints, SearchRequest(limit))
-    assert asked == [True, False]
+    assert asked[0]
+    assert not any(asked[1:])
     assert found.stages == by_the_tables.stages
 
 
@@ -226,6 +228,56 @@ def test_of_the_searches_with_and_without_recomputation_the_better_counts(
     claim = _search(graph, _hosts(2, 1), 2).claim
     assert (claim.model_time_us, claim.lower_bound_us) == (time_us, bound_us)
     assert claim.out_of_time == (again[2] != "optimal")
+
+
+@pytest.mark.parametrize(("again_us", "kept"), [(9.6, True), (9.4, False), (10.4, True)])
+def test_stages_that_are_hardly_worse_in_the_model_are_kept_for_their_plans(
+    graph, monkeypatch, again_us, kept
+):
+    found = _core.search_pipeline
+
+    def searched(*args, **kwargs):
+        is_again = "recomputed" in kwargs
+        kwargs = {k: v for k, v in kwargs.items() if "recomputed" not in k}
+        first = found(*args, **kwargs)
+        stages = [{**stage, "recomputed": is_again} for stage in first["stages"]]
+        time_us = again_us if is_again else 10.0
+        return {
+            **first, "stages": stages, "time_us": time_us, "lower_bound_us": 9.0,
+            "unlimited_us": 9.0,
+        }  # fmt: skip
+
+    monkeypatch.setattr(_core, "search_pipeline", searched)
+    options = _search(graph, _hosts(2, 1), 2)
+    assert options.claim.model_time_us == min(10.0, again_us)
+    assert all(stage.recompute == (again_us < 10.0) for stage in options.stages)
+    assert (options.other is not None) == kept
+    if kept:
+        assert all(stage.recompute == (again_us > 10.0) for stage in options.other.stages)
+        assert options.other.claim.model_time_us == max(10.0, again_us)
+        assert options.other.claim.lower_bound_us == 9.0
+
+
+def test_of_two_pipelines_that_the_search_cannot_tell_apart_the_faster_is_taken(graph, monkeypatch):
+    cluster, constraints = _hosts(2, 1), StageConstraints(2)
+    found = _search(graph, cluster, 2)
+    later = dataclasses.replace(found.stages[1], begin=found.stages[1].layers[0], layers=())
+    first = dataclasses.replace(
+        found.stages[0], layers=(*found.stages[0].layers, found.stages[1].begin)
+    )
+    uneven = dataclasses.replace(found, stages=(first, later))
+    request = SearchRequest()
+    times = [
+        planning.plan_options(graph, options, cluster, request).plan.time_us
+        for options in (found, uneven)
+    ]
+    assert times[0] < times[1]
+    for best, other in ((found, uneven), (uneven, found)):
+        options = dataclasses.replace(best, other=other)
+        monkeypatch.setattr(planning, "search_stages", lambda *_, options=options: options)
+        planned = planning.plan_pipeline(graph, cluster, constraints, request).plan
+        assert planned.time_us == times[0]
+        assert planned.stages[1].begin == found.stages[1].begin
 
 
 def test_layers_priced_by_an_earlier_search_give_the_same_stages(graph, monkeypatch):
