@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
@@ -37,6 +37,8 @@ from shardwright.search_budget import SearchBudget, search_seconds
 if TYPE_CHECKING:
     from shardwright.capture import StepGraph
     from shardwright.lowering.program import Program
+
+P = TypeVar("P")
 
 _GPU_PRESETS = (("H200", "h200"), ("H100", "h100"), ("A100", "a100-80gb"), ("V100", "p3.16xlarge"))
 
@@ -177,6 +179,12 @@ class ParallelStep:
             pipeline = plan_pipeline(cut, cluster, constraints, self._request, budget)
             return pipeline.plan.time_us, pipeline
 
+        return self._fastest(graph, timed_plan)
+
+    def _fastest(
+        self, graph: StepGraph, timed_plan: Callable[[StepGraph, SearchBudget], tuple[float, P]]
+    ) -> P:
+        """The plan in the microbatches asked for, or in as many as are fastest."""
         budget = SearchBudget(self._request.time_limit_s)
         if self._searches_microbatches:
             return search_microbatches(graph, timed_plan, budget)
@@ -207,10 +215,7 @@ class ParallelStep:
             plan = plan_graph(cut, cluster, shape, own)
             return plan.time_us, plan
 
-        budget = SearchBudget(request.time_limit_s)
-        if self._searches_microbatches:
-            return search_microbatches(graph, timed_plan, budget)
-        return timed_plan(graph, budget)[1]
+        return self._fastest(graph, timed_plan)
 
 
 def default_cluster(world_size: int, device: torch.device) -> Cluster:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from shardwright.capture.step_graph import StepGraph, uncompiled_module
+from shardwright.pipeline.fx_nodes import copied_node
 
 _CONVOLUTION = torch.ops.aten.convolution_backward.default
 
@@ -42,9 +43,9 @@ def split_convolutions(step_graph: StepGraph, stages: Mapping[fx.Node, int]) -> 
             of_image[node] = _with_mask(graph, node, copies, (True, False, False))
             copies[node] = _with_mask(graph, node, copies, (False, weight, bias))
         elif node.target is operator.getitem and node.args[0] in both and node.args[1] == 0:
-            copies[node] = graph.node_copy(node, of_image.__getitem__)
+            copies[node] = copied_node(graph, node, of_image.__getitem__)
         else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node] = copied_node(graph, node, copies.__getitem__)
     module = uncompiled_module(graph)
     return dataclasses.replace(step_graph, graph_module=module)
 
@@ -83,7 +84,7 @@ def _with_mask(
     copies: Mapping[fx.Node, fx.Node],
     mask: tuple[bool, bool, bool],
 ) -> fx.Node:
-    copy = graph.node_copy(node, copies.__getitem__)
+    copy = copied_node(graph, node, copies.__getitem__)
     copy.args = (*copy.args[:10], list(mask))
     values = zip(node.meta["val"], mask, strict=True)
     copy.meta = {**node.meta, "val": tuple(v if asked else None for v, asked in values)}

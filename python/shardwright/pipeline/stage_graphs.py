@@ -18,6 +18,7 @@ from torch import fx
 from shardwright.capture.step_graph import InputSpec, OutputSpec, StepGraph, uncompiled_module
 from shardwright.errors import InternalError
 from shardwright.pipeline.backward_split import nodes_not_for_others, split_convolutions
+from shardwright.pipeline.fx_nodes import copied_node
 from shardwright.pipeline.layers import EVERY_LAYER, assign_layers
 
 When = Literal["start", "forward", "backward", "update"]
@@ -126,7 +127,7 @@ def _split_sums(
             parts = [(term, copies[term], stages[term]) for term in found[node]]
             copies[node] = _sum_of_totals(graph, node, parts, new_stages)
         elif node not in dropped:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node] = copied_node(graph, node, copies.__getitem__)
         if node in stages and node in copies:
             new_stages[copies[node]] = stages[node]
     new = dataclasses.replace(step_graph, graph_module=uncompiled_module(graph))
@@ -322,7 +323,7 @@ class _StageWriter:
             if node in outgoing and key[3]:
                 sends.append(self._send(node, outgoing[node]))
             else:
-                self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
+                self.copies[node] = copied_node(self.graph, node, self.copies.__getitem__)
                 self.copies[node].meta = {
                     **node.meta, "phase": _PHASES[key[0]], "round": key[1],
                 }  # fmt: skip
